@@ -1,0 +1,50 @@
+# What the build needs, each as an interface target: gdp_lua, gdp_xxhash, gdp_cjson, gdp_cmocka.
+
+set(packages "Debian: lua5.4 liblua5.4-dev libxxhash-dev libcjson-dev libcmocka-dev")
+
+find_package(Threads REQUIRED)
+
+# Lua goes into the library; a shared one would meet the application's.
+find_program(LUA_PROGRAM NAMES lua5.4 lua54 lua)
+find_path(LUA_INCLUDE_DIR lua.h PATH_SUFFIXES lua5.4 lua54 lua-5.4)
+find_library(LUA_STATIC_LIBRARY NAMES liblua5.4.a liblua54.a liblua.a)
+if(NOT LUA_PROGRAM OR NOT LUA_INCLUDE_DIR OR NOT LUA_STATIC_LIBRARY)
+    message(FATAL_ERROR "Lua 5.4, its headers and its static library are needed. ${packages}")
+endif()
+file(STRINGS ${LUA_INCLUDE_DIR}/lua.h lua_is_54 REGEX "^#define LUA_VERSION_NUM[ \t]+504")
+if(NOT lua_is_54)
+    message(FATAL_ERROR "${LUA_INCLUDE_DIR}/lua.h is not Lua 5.4. ${packages}")
+endif()
+add_library(gdp_lua INTERFACE)
+target_include_directories(gdp_lua SYSTEM INTERFACE ${LUA_INCLUDE_DIR})
+target_link_libraries(gdp_lua INTERFACE ${LUA_STATIC_LIBRARY} ${CMAKE_DL_LIBS} m)
+
+find_path(XXHASH_INCLUDE_DIR xxhash.h)
+if(NOT XXHASH_INCLUDE_DIR)
+    message(FATAL_ERROR "xxhash.h is needed. ${packages}")
+endif()
+add_library(gdp_xxhash INTERFACE)
+target_include_directories(gdp_xxhash SYSTEM INTERFACE ${XXHASH_INCLUDE_DIR})
+
+if(GDP_BUILD_TOOL OR GDP_BUILD_TESTS)
+    find_path(CJSON_INCLUDE_DIR cjson/cJSON.h)
+    find_library(CJSON_LIBRARY cjson)
+    if(NOT CJSON_INCLUDE_DIR OR NOT CJSON_LIBRARY)
+        message(FATAL_ERROR "cJSON is needed for the command gdp. ${packages}")
+    endif()
+    add_library(gdp_cjson INTERFACE)
+    target_include_directories(gdp_cjson SYSTEM INTERFACE
+        ${CJSON_INCLUDE_DIR} ${CJSON_INCLUDE_DIR}/cjson)
+    target_link_libraries(gdp_cjson INTERFACE ${CJSON_LIBRARY})
+endif()
+
+if(GDP_BUILD_TESTS)
+    find_path(CMOCKA_INCLUDE_DIR cmocka.h)
+    find_library(CMOCKA_LIBRARY cmocka)
+    if(NOT CMOCKA_INCLUDE_DIR OR NOT CMOCKA_LIBRARY)
+        message(FATAL_ERROR "cmocka is needed for the tests. ${packages}")
+    endif()
+    add_library(gdp_cmocka INTERFACE)
+    target_include_directories(gdp_cmocka SYSTEM INTERFACE ${CMOCKA_INCLUDE_DIR})
+    target_link_libraries(gdp_cmocka INTERFACE ${CMOCKA_LIBRARY})
+endif()

@@ -1,0 +1,487 @@
+/**
+ * libgdp: Gated DeltaProduct (GDP) layers in C, on one device or over a context-parallel group.
+ *
+ * A GDP head keeps a matrix state S [K, V]. Every token t decays it once and then makes
+ * n = num_householder delta updates, the sub-tokens i = t*n + j:
+ *
+ *     S <- exp(g_t) S                                      before the token's first update
+ *     S <- S + k_i (beta_i (v_i - S^T k_i))^T              j = 0 .. n-1
+ *     o_t = scale S^T q_t                                  after its last update
+ *
+ * n = 1 is Gated DeltaNet. The update is stable for beta_i |k_i|^2 <= 2; beyond that the recurrence
+ * itself diverges and so does the result. g is a natural logarithm and <= 0.
+ *
+ * Flow: context -> problem -> plan -> forward / backward. A plan is made once (this may compile) and then
+ * launched any number of times; launching allocates nothing, compiles nothing and looks nothing up.
+ *
+ * Tensors, all row-major with the innermost dimension contiguous and any other strides:
+ *
+ *     q, dq                         [B, T, H, K]        problem.dtype
+ *     k, dk                         [B, T*n, H, K]      problem.dtype
+ *     v, dv                         [B, T*n, HV, V]     problem.dtype
+ *     g, dg                         [B, T, HV]          problem.gate_dtype; absent: no gate
+ *     beta, dbeta                   [B, T*n, HV]        problem.beta_dtype
+ *     o, d_o                        [B, T, HV, V]       problem.dtype
+ *     initial_state, final_state and their gradients    [N, HV, K, V]   f32, contiguous
+ *     cu_seqlens                    [N+1]               problem.index_dtype, contiguous, in tokens
+ *     summaries                     [B, HV, K, V+K]     f32, contiguous (packed: B = 1)
+ *
+ * HV is a multiple of H; value head h uses query/key head h / (HV/H). N is the number of packed sequences,
+ * or B where cu_seqlens is absent. Rows of o and of the gradients behind cu_seqlens[N] are set to zero.
+ *
+ * Threads: a context and a plan may be used from any number of threads at once, each call with its own
+ * outputs and workspace. Errors: every function that can fail returns a gdp_status; gdp_last_error()
+ * then gives this thread's sentence. The library never prints, exits or aborts. A call that fails its
+ * checks leaves its outputs untouched. Destroy functions accept NULL.
+ */
+#ifndef GDP_H
+#define GDP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define GDP_VERSION_MAJOR 0
+#define GDP_VERSION_MINOR 1
+#define GDP_VERSION_PATCH 0
+
+#if defined(GDP_BUILD) && defined(__GNUC__)
+#define GDP_API __attribute__((visibility("default")))
+#else
+#define GDP_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---------------------------------------------------------------------------------------- status */
+
+/** X(name, number, meaning). Numbers never change; new ones fill the gaps. */
+#define GDP_STATUS_LIST(X)                                                                         \
+    X(OK, 0, "success")                                                                            \
+    X(INVALID_ARGUMENT, 10, "an argument is wrong; the sentence names it")                         \
+    X(UNSUPPORTED, 11, "a legal request that this version or configuration does not cover")        \
+    X(OUT_OF_MEMORY, 20, "an allocation failed")                                                   \
+    X(NOT_AVAILABLE, 21, "a compiler, device or library is missing on this machine")               \
+    X(COMPILE_FAILED, 22, "generated source did not compile; the sentence holds the log")          \
+    X(IO, 23, "a file could not be read or written")                                               \
+    X(NOT_PREPARED, 24, "the call would have to compile or allocate where that is not allowed")    \
+    X(PEER, 30, "another rank of the group failed; its sentence is quoted")                        \
+    X(MISMATCH, 31, "the ranks of a group disagree about the problem or its configuration")        \
+    X(TIMEOUT, 32, "another rank did not answer in time")                                          \
+    X(INTERNAL, 90, "a defect of the library")
+
+typedef enum gdp_status {
+#define GDP_STATUS_ENTRY(name, number, meaning) GDP_STATUS_##name = number,
+    GDP_STATUS_LIST(GDP_STATUS_ENTRY)
+#undef GDP_STATUS_ENTRY
+        GDP_OK = GDP_STATUS_OK
+} gdp_status;
+
+/** "INVALID_ARGUMENT" and so on; "?" for a number that is none. Static storage. */
+GDP_API const char *gdp_status_name(gdp_status status);
+
+/** The sentence of this thread's latest failure: what was wrong, which argument, its value, what is
+ * accepted. Never NULL; valid until this thread's next failing call. */
+GDP_API const char *gdp_last_error(void);
+
+/** "0.1.0", the version of the library that was loaded. */
+GDP_API const char *gdp_version(void);
+
+/* --------------------------------------------------------------------------- problem, configuration */
+
+/* BEGIN generated by generator/schema_h.lua */
+/** Element types. NONE means: this tensor is absent. */
+typedef enum gdp_dtype {
+    GDP_DTYPE_NONE = 0,
+    GDP_DTYPE_F32 = 1,
+    GDP_DTYPE_BF16 = 2,
+    GDP_DTYPE_F16 = 3,
+    GDP_DTYPE_I32 = 4,
+    GDP_DTYPE_I64 = 5
+} gdp_dtype;
+
+/** Where a plan runs. AUTO: the best that this machine offers. */
+typedef enum gdp_target {
+    GDP_TARGET_AUTO = 0,
+    GDP_TARGET_HOST = 1,
+    GDP_TARGET_CUDA = 2,
+    GDP_TARGET_REFERENCE = 3
+} gdp_target;
+
+/** What is to be computed. */
+typedef struct gdp_problem {
+    int64_t batch;           /**< B: rows of the batch; 1 where sequences are packed */
+    int64_t tokens;          /**< T: tokens of a batch row, or of all packed sequences together */
+    int64_t sequences;       /**< N: packed sequences; 0: not packed, each batch row is one sequence */
+    int64_t heads;           /**< H: query/key heads */
+    int64_t value_heads;     /**< HV: value heads, a multiple of H */
+    int64_t dim_k;           /**< K: key dimension of a head */
+    int64_t dim_v;           /**< V: value dimension of a head */
+    int64_t num_householder; /**< n: delta updates of a token */
+    gdp_dtype dtype;         /**< q, k, v, o and their gradients */
+    gdp_dtype gate_dtype;    /**< g and dg; NONE: no gate */
+    gdp_dtype beta_dtype;    /**< beta and dbeta */
+    gdp_dtype index_dtype;   /**< cu_seqlens */
+} gdp_problem;
+
+/** How it is computed. In a request 0 and AUTO mean: choose. */
+typedef struct gdp_config {
+    gdp_target target; /**< where it runs */
+    int64_t chunk;     /**< C: tokens of a chunk; a chunk is R = C*n sub-tokens */
+    int64_t segment;   /**< chunks of a segment, the span one task scans; 0: sequences stay uncut */
+    int64_t block_v;   /**< columns of the state that one task scans */
+} gdp_config;
+/* END generated */
+
+/** Elements of `dtype` are this many bytes; 0 for GDP_DTYPE_NONE. */
+GDP_API size_t gdp_dtype_size(gdp_dtype dtype);
+
+/** Every field at its default (schema.lua); num_householder 1, K = V = 128, bf16, f32 gate and beta. */
+GDP_API gdp_problem gdp_problem_default(void);
+
+/** GDP_OK, or GDP_STATUS_INVALID_ARGUMENT with a sentence naming the field. */
+GDP_API gdp_status gdp_problem_check(const gdp_problem *problem);
+
+/** The text form, "batch=1 tokens=8192 ...", of at most `capacity` bytes with its end; a longer one is
+ * GDP_STATUS_INVALID_ARGUMENT. 512 bytes suffice. */
+GDP_API gdp_status gdp_problem_print(const gdp_problem *problem, char *text, size_t capacity);
+GDP_API gdp_status gdp_config_print(const gdp_config *config, char *text, size_t capacity);
+
+/** Reads such a text into *problem / *config; fields not named keep their values. */
+GDP_API gdp_status gdp_problem_parse(const char *text, gdp_problem *problem);
+GDP_API gdp_status gdp_config_parse(const char *text, gdp_config *config);
+
+/* --------------------------------------------------------------------------------------- context */
+
+typedef struct gdp_context gdp_context;
+
+/** A CUstream where the plan runs on CUDA; ignored by the host and reference targets, which return
+ * when the work is done. */
+typedef void *gdp_stream;
+
+typedef enum gdp_log_level { GDP_LOG_WARNING = 1, GDP_LOG_INFO = 2 } gdp_log_level;
+
+/** Options of a context. Start from GDP_CONTEXT_OPTIONS_INIT. A NULL or 0 means: from the environment
+ * variable named, else the default. The environment is read here and at no other time. */
+typedef struct gdp_context_options {
+    size_t size;               /**< sizeof(gdp_context_options) */
+    gdp_target target;         /**< AUTO: GDP_TARGET, else CUDA where it works, else host */
+    int threads;               /**< of the host target; GDP_THREADS, else one a core */
+    const char *cache_dir;     /**< GDP_CACHE_DIR, else $XDG_CACHE_HOME/gdp, else ~/.cache/gdp; "": no disk cache */
+    const char *template_dir;  /**< GDP_TEMPLATE_DIR, else the templates in the library */
+    const char *compiler;      /**< GDP_CC, CC, else cc, clang or gcc on the PATH; one word, no options */
+    int check_values;          /**< GDP_CHECKED=1: also look at values (g <= 0, beta in [0, 2], finite) */
+    /** All of the library's memory. Must be thread safe, aligned for any type. NULL: malloc and free. */
+    void *(*allocate)(void *user, size_t bytes);
+    void (*release)(void *user, void *memory);
+    void *allocator_user;
+    /** Receives one sentence an event, without a newline, from any thread. NULL: nobody listens. */
+    void (*log)(void *user, gdp_log_level level, const char *sentence);
+    void *log_user;
+} gdp_context_options;
+
+#define GDP_CONTEXT_OPTIONS_INIT                                                                   \
+    { sizeof(gdp_context_options), GDP_TARGET_AUTO, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+
+/** Makes a context; `options` may be NULL. Owns worker threads, loaded kernels and cache. */
+GDP_API gdp_status gdp_context_create(const gdp_context_options *options, gdp_context **context);
+
+/** Ends a context. Its plans and groups must have been destroyed, its calls must have returned. */
+GDP_API void gdp_context_destroy(gdp_context *context);
+
+/** What a context found, for people: where it runs and where things are. Strings live as long as it. */
+typedef struct gdp_context_info {
+    gdp_target target;        /**< what AUTO means here */
+    int threads;              /**< host worker threads, the caller's included */
+    const char *processor;    /**< the processor that host kernels are compiled for */
+    const char *compiler;     /**< path of the host compiler; NULL: none found */
+    const char *cache_dir;    /**< NULL: no disk cache */
+    const char *template_dir; /**< NULL: the templates in the library */
+    const char *cuda;         /**< one sentence each: version, or what was looked for */
+    const char *nvrtc;
+    const char *nccl;
+} gdp_context_info;
+
+GDP_API gdp_status gdp_context_get_info(const gdp_context *context, gdp_context_info *info);
+
+/** Counts since the context was made. */
+typedef struct gdp_context_counters {
+    uint64_t compilations; /**< compiler runs */
+    uint64_t cache_hits;   /**< binaries found in the disk cache */
+    uint64_t launches;     /**< kernels launched */
+} gdp_context_counters;
+
+GDP_API gdp_status gdp_context_get_counters(const gdp_context *context, gdp_context_counters *counters);
+
+/** The source of one kernel ("forward_scan", ... as gdp_kernel_name lists them) for a problem and a complete
+ * or partial configuration. *source is released by gdp_release_text. */
+GDP_API gdp_status gdp_emit_source(gdp_context *context, const char *kernel, const gdp_problem *problem,
+                                   const gdp_config *config, char **source);
+GDP_API void gdp_release_text(gdp_context *context, char *text);
+
+/** Names of the kernels, 0 .. until NULL. */
+GDP_API const char *gdp_kernel_name(int index);
+
+/* --------------------------------------------------------------------------------------- tensors */
+
+/** A strided tensor in memory of the plan's target. data NULL: absent. Strides are in elements; the
+ * innermost must be 1. Whether `data` is written follows from where the tensor stands. */
+typedef struct gdp_tensor {
+    void *data;
+    gdp_dtype dtype;
+    int rank;          /**< dimensions in use, 1 to 4 */
+    int64_t shape[4];
+    int64_t stride[4];
+} gdp_tensor;
+
+/** A contiguous tensor of `rank` dimensions; and with data NULL an absent one. */
+GDP_API gdp_tensor gdp_tensor_contiguous(void *data, gdp_dtype dtype, int rank, const int64_t *shape);
+
+/** scale = 1/sqrt(K). */
+#define GDP_SCALE_DEFAULT 0.0f
+
+/** What forward reads. initial_state is optional: absent means zero. */
+typedef struct gdp_inputs {
+    gdp_tensor q, k, v, g, beta;
+    gdp_tensor cu_seqlens;    /**< absent: each batch row is one sequence */
+    int num_householder;      /**< must be the problem's */
+    float scale;              /**< GDP_SCALE_DEFAULT or any other finite number */
+    gdp_tensor initial_state;
+} gdp_inputs;
+
+/** What forward writes; final_state is optional. */
+typedef struct gdp_outputs {
+    gdp_tensor o, final_state;
+} gdp_outputs;
+
+/** What backward reads beside the inputs; d_final_state is optional: absent means zero. */
+typedef struct gdp_output_gradients {
+    gdp_tensor d_o, d_final_state;
+} gdp_output_gradients;
+
+/** What backward writes. dg is required exactly if there is a gate; d_initial_state is optional. */
+typedef struct gdp_input_gradients {
+    gdp_tensor dq, dk, dv, dg, dbeta, d_initial_state;
+} gdp_input_gradients;
+
+/** What forward keeps for backward: the caller's memory, gdp_plan_sizes.saved bytes (gdp_cp_group_sizes for
+ * a group). The fields after `bytes` are set by gdp_cp_forward and read by gdp_cp_backward. */
+typedef struct gdp_saved_context {
+    void *data;
+    size_t bytes;
+    int preceding_rank_start, following_rank_stop;
+} gdp_saved_context;
+
+/** Where a call works: the caller's memory of the target's kind, 64-byte aligned, and the stream. Its
+ * contents on entry do not matter, unless a function says so. */
+typedef struct gdp_execution {
+    void *workspace;
+    size_t workspace_bytes;
+    gdp_stream stream;
+} gdp_execution;
+
+/* ------------------------------------------------------------------------------------------ plan */
+
+typedef struct gdp_plan gdp_plan;
+
+enum {
+    GDP_PLAN_BACKWARD = 1, /**< gdp_backward will be called: forward keeps states */
+    GDP_PLAN_CP = 2        /**< for the four context-parallel steps instead of gdp_forward / gdp_backward */
+};
+
+/** Bytes that calls of a plan need; both are exact. */
+typedef struct gdp_plan_sizes {
+    size_t workspace; /**< gdp_execution.workspace_bytes, at least */
+    size_t saved;     /**< gdp_saved_context.bytes, at least; 0 without GDP_PLAN_BACKWARD */
+    size_t summary;   /**< of one rank's summary; 0 without GDP_PLAN_CP */
+} gdp_plan_sizes;
+
+/** Makes a plan: chooses a configuration, emits, compiles (or finds in the cache) and loads its kernels.
+ *
+ * problem: shapes and dtypes; the tensors of later calls must have exactly these.
+ * config: NULL, or the fields that are not to be chosen (0 / AUTO: choose).
+ * flags: GDP_PLAN_*. A plan is immutable. It keeps `context` busy until it is destroyed.
+ * Two plans whose problems differ only in batch, tokens, sequences and heads share all kernels.
+ */
+GDP_API gdp_status gdp_plan_create(gdp_context *context, const gdp_problem *problem, const gdp_config *config,
+                                   unsigned flags, gdp_plan **plan);
+GDP_API void gdp_plan_destroy(gdp_plan *plan);
+
+GDP_API gdp_status gdp_plan_get_sizes(const gdp_plan *plan, gdp_plan_sizes *sizes);
+GDP_API gdp_status gdp_plan_get_config(const gdp_plan *plan, gdp_config *config);
+GDP_API gdp_status gdp_plan_get_problem(const gdp_plan *plan, gdp_problem *problem);
+
+/** o and final_state. saved: filled for gdp_backward; NULL where the plan has no GDP_PLAN_BACKWARD. */
+GDP_API gdp_status gdp_forward(const gdp_plan *plan, const gdp_inputs *inputs, const gdp_outputs *outputs,
+                               gdp_saved_context *saved, const gdp_execution *execution);
+
+/** All gradients, from the inputs of the forward call and what it saved. */
+GDP_API gdp_status gdp_backward(const gdp_plan *plan, const gdp_inputs *inputs,
+                                const gdp_output_gradients *output_gradients, const gdp_saved_context *saved,
+                                const gdp_input_gradients *input_gradients, const gdp_execution *execution);
+
+/* --------------------------------------------------------------------------- context parallelism */
+
+/** How the ranks of a group exchange data. An application fills one in with its own callbacks, or takes
+ * one that the library makes. Each callback returns GDP_OK or why not; all ranks call in the same order. */
+typedef struct gdp_comm {
+    size_t struct_size; /**< sizeof(gdp_comm) */
+    int rank, size;     /**< 0 <= rank < size */
+    void *user;
+    /** Every rank's `bytes` at `send` to all ranks' `receive` [size * bytes], in order of rank, on
+     * `stream`; memory of the plan's target. */
+    gdp_status (*all_gather)(void *user, const void *send, void *receive, size_t bytes, gdp_stream stream);
+    /** The same for host memory; returns when done. Used when groups are made, never on the hot path. */
+    gdp_status (*all_gather_host)(void *user, const void *send, void *receive, size_t bytes);
+} gdp_comm;
+
+/** In-process ranks: `size` communicators for as many threads. A rank that waits for longer than
+ * `timeout_ms` for the others gets GDP_STATUS_TIMEOUT, and so does every later call of all ranks (the
+ * group's order is lost). gdp_local_comms_destroy ends them all, after the last call has returned. */
+GDP_API gdp_status gdp_local_comms_create(gdp_context *context, int size, int timeout_ms, gdp_comm *comms);
+GDP_API void gdp_local_comms_destroy(gdp_context *context, gdp_comm *comms);
+
+/** Where a rank stands, and whose summaries concern it: ranks [preceding_rank_start, rank) hold earlier
+ * tokens of its first sequence, ranks (rank, following_rank_stop) later tokens of its last one.
+ * 0 <= preceding_rank_start <= rank < following_rank_stop <= size. */
+typedef struct gdp_cp_window {
+    int rank, size;
+    int preceding_rank_start, following_rank_stop;
+} gdp_cp_window;
+
+/** following_rank_stop = size. */
+#define GDP_RANK_STOP_DEFAULT (-1)
+
+/** A backend of chunkwise context parallelism: the four steps that Megatron-Core defines.
+ *
+ * prepare computes the shard's summary from a zero incoming state. Forward: [delta_S | M] with
+ * S_out = M S_in + delta_S of the shard's last local sequence; backward: [gamma | M^T] with
+ * dS_in = M^T dS_out + gamma of its first. Where that sequence starts (forward) or ends (backward) on this
+ * rank, its initial_state / d_final_state is folded into delta_S / gamma. Where batch rows are sequences
+ * of their own, each has its summary. apply composes the summaries of the ranks in the window, `gathered`
+ * [size, summary], into the state that enters, and finishes. Between prepare and apply of the same direction
+ * the workspace and `saved` are kept untouched. saved may be NULL in forward: no backward will follow.
+ *
+ * Each function has the problem at hand, already checked against the tensors. Registered by
+ * gdp_register_cp_backend; "host", "cuda" and "reference" are built in.
+ */
+typedef struct gdp_cp_backend {
+    size_t struct_size; /**< sizeof(gdp_cp_backend) */
+    const char *name;   /**< 1 to 31 bytes */
+    void *user;
+    /** Workspace and saved bytes for a problem; summary is set by the library. */
+    gdp_status (*sizes)(void *user, const gdp_problem *problem, int backward, gdp_plan_sizes *sizes);
+    gdp_status (*cp_forward_prepare)(void *user, const gdp_problem *problem, const gdp_inputs *inputs,
+                                     const gdp_cp_window *window, void *summary, gdp_saved_context *saved,
+                                     const gdp_execution *execution);
+    gdp_status (*cp_forward_apply)(void *user, const gdp_problem *problem, const gdp_inputs *inputs,
+                                   const gdp_cp_window *window, const void *gathered, const gdp_outputs *outputs,
+                                   gdp_saved_context *saved, const gdp_execution *execution);
+    gdp_status (*cp_backward_prepare)(void *user, const gdp_problem *problem, const gdp_inputs *inputs,
+                                      const gdp_cp_window *window, const gdp_output_gradients *output_gradients,
+                                      const gdp_saved_context *saved, void *summary,
+                                      const gdp_execution *execution);
+    gdp_status (*cp_backward_apply)(void *user, const gdp_problem *problem, const gdp_inputs *inputs,
+                                    const gdp_cp_window *window, const gdp_output_gradients *output_gradients,
+                                    const gdp_saved_context *saved, const void *gathered,
+                                    const gdp_input_gradients *input_gradients, const gdp_execution *execution);
+} gdp_cp_backend;
+
+/** Adds an application's backend under its name; the struct is copied, `user` must outlive the context. */
+GDP_API gdp_status gdp_register_cp_backend(gdp_context *context, const gdp_cp_backend *backend);
+
+/** The four steps of a plan with GDP_PLAN_CP, for programs that drive the exchange themselves. */
+GDP_API gdp_status gdp_cp_forward_prepare(const gdp_plan *plan, const gdp_inputs *inputs, const gdp_cp_window *window,
+                                          void *summary, gdp_saved_context *saved, const gdp_execution *execution);
+GDP_API gdp_status gdp_cp_forward_apply(const gdp_plan *plan, const gdp_inputs *inputs, const gdp_cp_window *window,
+                                        const void *gathered, const gdp_outputs *outputs, gdp_saved_context *saved,
+                                        const gdp_execution *execution);
+GDP_API gdp_status gdp_cp_backward_prepare(const gdp_plan *plan, const gdp_inputs *inputs,
+                                           const gdp_cp_window *window,
+                                           const gdp_output_gradients *output_gradients,
+                                           const gdp_saved_context *saved, void *summary,
+                                           const gdp_execution *execution);
+GDP_API gdp_status gdp_cp_backward_apply(const gdp_plan *plan, const gdp_inputs *inputs, const gdp_cp_window *window,
+                                         const gdp_output_gradients *output_gradients,
+                                         const gdp_saved_context *saved, const void *gathered,
+                                         const gdp_input_gradients *input_gradients,
+                                         const gdp_execution *execution);
+
+typedef struct gdp_cp_group gdp_cp_group;
+
+/** This rank's part of a group, for one problem: this rank's tokens and sequences, everything else
+ * the same on all ranks. A collective call. Rank 0's configuration is used by all; everything is compiled
+ * before it returns. If any rank fails, all get a status and no group: the rank its own, the
+ * others GDP_STATUS_PEER, or all GDP_STATUS_MISMATCH where the problems or configurations differ.
+ *
+ * backend: NULL: that of the context's target; else a built-in or registered name.
+ * comm is copied; what it points to must outlive the group. flags: 0 or GDP_PLAN_BACKWARD.
+ */
+GDP_API gdp_status gdp_cp_group_create(gdp_context *context, const gdp_comm *comm, const gdp_problem *problem,
+                                       const gdp_config *config, unsigned flags, const char *backend,
+                                       gdp_cp_group **group);
+GDP_API void gdp_cp_group_destroy(gdp_cp_group *group);
+
+/** Workspace (the exchange's buffers included), saved and summary bytes of this rank's calls. */
+GDP_API gdp_status gdp_cp_group_get_sizes(const gdp_cp_group *group, gdp_plan_sizes *sizes);
+
+/** Forward over the group: prepare, all-gather, apply. Collective. Order of communication: one
+ * all_gather. A rank whose sequence continues from earlier ranks does not read its row of initial_state;
+ * final_state's row of a sequence that goes on holds the state at the shard's end. */
+GDP_API gdp_status gdp_cp_forward(gdp_cp_group *group, const gdp_inputs *inputs, int preceding_rank_start,
+                                  int following_rank_stop, const gdp_outputs *outputs, gdp_saved_context *saved,
+                                  const gdp_execution *execution);
+
+/** Backward over the group, mirrored, with the window that forward put into `saved`. Collective: one
+ * all_gather. d_initial_state's row of a sequence that began earlier holds the gradient of the state
+ * that entered. */
+GDP_API gdp_status gdp_cp_backward(gdp_cp_group *group, const gdp_inputs *inputs,
+                                   const gdp_output_gradients *output_gradients, const gdp_saved_context *saved,
+                                   const gdp_input_gradients *input_gradients, const gdp_execution *execution);
+
+/** The one call under the name that Megatron-Core uses: o of this rank's shard, over the group of `comm`,
+ * by the backend named (NULL: the context's target). Collective. It makes plan and workspace itself from the
+ * context's allocator, agrees with all ranks first (a bad argument on one becomes a status on all) and
+ * is meant for first steps and tests; a training loop keeps a gdp_cp_group.
+ * saved: NULL, or {0}: filled with memory for gdp_chunkwise_context_parallel_backward, to be released by
+ * gdp_saved_context_release. Defaults of the window: 0 and GDP_RANK_STOP_DEFAULT. */
+GDP_API gdp_status gdp_chunkwise_context_parallel(gdp_context *context, const gdp_comm *comm, const char *backend,
+                                                  const gdp_inputs *inputs, int preceding_rank_start,
+                                                  int following_rank_stop, const gdp_outputs *outputs,
+                                                  gdp_saved_context *saved);
+GDP_API gdp_status gdp_chunkwise_context_parallel_backward(gdp_context *context, const gdp_comm *comm,
+                                                           const char *backend, const gdp_inputs *inputs,
+                                                           const gdp_output_gradients *output_gradients,
+                                                           const gdp_saved_context *saved,
+                                                           const gdp_input_gradients *input_gradients);
+GDP_API void gdp_saved_context_release(gdp_context *context, gdp_saved_context *saved);
+
+/** The problem that these inputs pose; num_householder and shapes are checked against each other. */
+GDP_API gdp_status gdp_problem_from_inputs(const gdp_inputs *inputs, gdp_problem *problem);
+
+/** One rank's shard of packed sequences. */
+typedef struct gdp_packed_shard {
+    int64_t token_begin, token_end;                /**< the shard in the whole timeline */
+    int64_t first_sequence;                        /**< the sequence that its first local one is part of */
+    int64_t sequences;                             /**< local sequences */
+    int preceding_rank_start, following_rank_stop; /**< as in gdp_cp_window */
+} gdp_packed_shard;
+
+/** Cuts packed sequences into contiguous shards (Megatron's build_packed_sequence_cp_metadata).
+ *
+ * cu_seqlens [N+1] (host): 0 = first <= ... <= last = T. shard_begin [size+1] (host): where each rank's tokens
+ * begin, 0 <= ... <= T; NULL: as even as can be, the first T % size ranks one token more.
+ * local_cu_seqlens: room for N+2 numbers; *shard gets the rest. Empty sequences inside a
+ * shard stay; those exactly on a border between two shards belong to neither. An empty shard has one
+ * empty sequence, begins and ends nothing (window: itself), and passes states on unchanged.
+ */
+GDP_API gdp_status gdp_packed_metadata(const int64_t *cu_seqlens, int64_t sequences, int rank, int size,
+                                       const int64_t *shard_begin, int64_t *local_cu_seqlens,
+                                       gdp_packed_shard *shard);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
