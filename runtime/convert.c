@@ -65,12 +65,18 @@ static uint16_t encode(double value, int mantissa)
 double gdpi_load(const void *data, gdp_dtype dtype, int64_t index)
 {
     switch (dtype) {
-    case GDP_DTYPE_F32: return (double)((const float *)data)[index];
-    case GDP_DTYPE_BF16: return bf16_to_double(((const uint16_t *)data)[index]);
-    case GDP_DTYPE_F16: return f16_to_double(((const uint16_t *)data)[index]);
-    case GDP_DTYPE_I32: return (double)((const int32_t *)data)[index];
-    case GDP_DTYPE_I64: return (double)((const int64_t *)data)[index];
-    case GDP_DTYPE_NONE: break;
+    case GDP_DTYPE_F32:
+        return (double)((const float *)data)[index];
+    case GDP_DTYPE_BF16:
+        return bf16_to_double(((const uint16_t *)data)[index]);
+    case GDP_DTYPE_F16:
+        return f16_to_double(((const uint16_t *)data)[index]);
+    case GDP_DTYPE_I32:
+        return (double)((const int32_t *)data)[index];
+    case GDP_DTYPE_I64:
+        return (double)((const int64_t *)data)[index];
+    case GDP_DTYPE_NONE:
+        break;
     }
     return 0;
 }
@@ -78,16 +84,24 @@ double gdpi_load(const void *data, gdp_dtype dtype, int64_t index)
 void gdpi_store(void *data, gdp_dtype dtype, int64_t index, double value)
 {
     switch (dtype) {
-    case GDP_DTYPE_F32: ((float *)data)[index] = (float)value; break;
-    case GDP_DTYPE_BF16: ((uint16_t *)data)[index] = encode(value, 7); break;
-    case GDP_DTYPE_F16: ((uint16_t *)data)[index] = encode(value, 10); break;
+    case GDP_DTYPE_F32:
+        ((float *)data)[index] = (float)value;
+        break;
+    case GDP_DTYPE_BF16:
+        ((uint16_t *)data)[index] = encode(value, 7);
+        break;
+    case GDP_DTYPE_F16:
+        ((uint16_t *)data)[index] = encode(value, 10);
+        break;
     case GDP_DTYPE_I32:
     case GDP_DTYPE_I64:
-    case GDP_DTYPE_NONE: break;
+    case GDP_DTYPE_NONE:
+        break;
     }
 }
 
-void gdpi_load_row(double *restrict to, const void *data, gdp_dtype dtype, int64_t index, int64_t count)
+void gdpi_load_row(double *restrict to, const void *data, gdp_dtype dtype, int64_t index,
+                   int64_t count)
 {
     if (dtype == GDP_DTYPE_F32) {
         const float *from = (const float *)data + index;
@@ -100,7 +114,8 @@ void gdpi_load_row(double *restrict to, const void *data, gdp_dtype dtype, int64
     }
 }
 
-void gdpi_store_row(void *data, gdp_dtype dtype, int64_t index, const double *restrict from, int64_t count)
+void gdpi_store_row(void *data, gdp_dtype dtype, int64_t index, const double *restrict from,
+                    int64_t count)
 {
     for (int64_t i = 0; i < count; i++) gdpi_store(data, dtype, index + i, from[i]);
 }

@@ -14,7 +14,9 @@ double gdpi_load(const void *data, gdp_dtype dtype, int64_t index);
 void gdpi_store(void *data, gdp_dtype dtype, int64_t index, double value);
 
 /** The same for `count` elements in a row. */
-void gdpi_load_row(double *restrict to, const void *data, gdp_dtype dtype, int64_t index, int64_t count);
-void gdpi_store_row(void *data, gdp_dtype dtype, int64_t index, const double *restrict from, int64_t count);
+void gdpi_load_row(double *restrict to, const void *data, gdp_dtype dtype, int64_t index,
+                   int64_t count);
+void gdpi_store_row(void *data, gdp_dtype dtype, int64_t index, const double *restrict from,
+                    int64_t count);
 
 #endif

@@ -27,18 +27,14 @@ static const off_t MAX_BINARY = (off_t)1 << 30;
 #define NATIVE "-mcpu=native"
 #endif
 
-/* No -ffast-math: NaN and infinity pass through. -w: the log of a failure begins with its error. */
-#define OPTIONS(X)                                                                          \
-    X("-std=gnu11")                                                                         \
-    X("-O3") X(NATIVE) X("-fPIC") X("-shared") X("-fno-math-errno") X("-fno-trapping-math") \
-        X("-w")
+/* No -ffast-math: NaN and infinity pass through. -w: the log of a failure begins with its error.
+ * Both the list of arguments and its text are made of this, with a word between the options. */
+#define OPTIONS(between)                                                                \
+    "-std=gnu11" between "-O3" between NATIVE between "-fPIC" between "-shared" between \
+    "-fno-math-errno" between "-fno-trapping-math" between "-w"
+#define COMMA ,
 
-const char *gdpi_host_compiler_options(void)
-{
-#define TEXT(option) option " "
-    return OPTIONS(TEXT) "-lm";
-#undef TEXT
-}
+const char *gdpi_host_compiler_options(void) { return OPTIONS(" ") " -lm"; }
 
 /* ---- finding the compiler ---- */
 
@@ -285,11 +281,9 @@ static gdp_status read_binary(const gdpi_allocator *allocator, const char *path,
 static gdp_status run_compiler(gdp_context *context, const char *dir, const char *input,
                                const char *output)
 {
-#define ITEM(option) option,
     const char *const arguments[] = {
-        context->compiler, OPTIONS(ITEM) "-o", output, input, "-lm", NULL
+        context->compiler, OPTIONS(COMMA), "-o", output, input, "-lm", NULL
     };
-#undef ITEM
     size_t count = 0;
     while (context->environment[count]) count++;
     char temporary[MAX_PATH + 16];

@@ -1,5 +1,5 @@
 /* From a kernel's name, problem and configuration to its loaded function: emit, look into the
- * cache, compile, publish, load. One thread builds, others that want the same kernel wait for it. */
+ * cache, compile, publish, load. One thread builds, those that want the same kernel wait for it. */
 #include "internal.h"
 
 #include <stdio.h>

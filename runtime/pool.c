@@ -111,8 +111,8 @@ gdp_status gdpi_pool_create(const gdpi_allocator *allocator, int threads, gdpi_p
     if (threads < 1)
         return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "threads is %d; accepted is 1 or more",
                          threads);
-    gdpi_pool *made = gdpi_allocate_zeroed(
-        allocator, sizeof *made + (size_t)(threads - 1) * sizeof made->workers[0]);
+    gdpi_pool *made = gdpi_allocate_zeroed(allocator, sizeof *made + (size_t)(threads - 1) *
+                                                                         sizeof made->workers[0]);
     if (!made) return GDP_STATUS_OUT_OF_MEMORY;
     made->allocator = *allocator;
     made->threads = threads;
@@ -129,17 +129,18 @@ gdp_status gdpi_pool_create(const gdpi_allocator *allocator, int threads, gdpi_p
     }
     const int started = made->started;
     gdpi_pool_destroy(made);
-    return gdpi_fail(GDP_STATUS_NOT_AVAILABLE,
-                     "only %d of %d worker threads could be started (error %d); ask for fewer threads",
-                     started, threads - 1, error);
+    return gdpi_fail(
+        GDP_STATUS_NOT_AVAILABLE,
+        "only %d of %d worker threads could be started (error %d); ask for fewer threads", started,
+        threads - 1, error);
 no_left:
     pthread_cond_destroy(&made->posted);
 no_posted:
     pthread_mutex_destroy(&made->mutex);
 no_mutex:
     gdpi_release(allocator, made);
-    return gdpi_fail(GDP_STATUS_NOT_AVAILABLE, "the lock of %d threads could not be made (error %d)",
-                     threads, error);
+    return gdpi_fail(GDP_STATUS_NOT_AVAILABLE,
+                     "the lock of %d threads could not be made (error %d)", threads, error);
 }
 
 void gdpi_pool_destroy(gdpi_pool *pool)

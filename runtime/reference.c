@@ -13,7 +13,8 @@ static int64_t forward_doubles(const gdp_problem *problem)
     return 2 * LANES * problem->dim_k + gdpi_blocks(2 * problem->dim_k, 8) * 8;
 }
 
-static gdpi_reference_job make_job(const gdp_problem *problem, const gdp_args *args, void *workspace)
+static gdpi_reference_job make_job(const gdp_problem *problem, const gdp_args *args,
+                                   void *workspace)
 {
     return (gdpi_reference_job){
         .problem = problem,
@@ -49,14 +50,15 @@ static columns make_columns(const gdpi_reference_job *job, int64_t s, int64_t he
 {
     const gdp_problem *p = job->problem;
     double *at = job->workspace + slot * job->slot_doubles;
-    const int64_t first = block * LANES;
+    const bool of_v = block < job->v_blocks;
+    const int64_t first = of_v ? block * LANES : 0;
     return (columns){
         .job = job,
         .span = gdpi_span_of(job, s),
         .head = head,
         .query_head = head / (p->value_heads / p->heads),
         .first = first,
-        .width = block < job->v_blocks ? gdpi_width(p->dim_v, first) : 0,
+        .width = of_v ? gdpi_width(p->dim_v, first) : 0,
         .S = at,
         .q = at + 2 * LANES * p->dim_k,
         .k = at + (2 * LANES + 1) * p->dim_k,
@@ -67,7 +69,8 @@ static double decay_of(const columns *c, int64_t t)
 {
     const gdp_view *g = &c->job->args->g;
     if (c->job->problem->gate_dtype == GDP_DTYPE_NONE) return 1.0;
-    return exp(gdpi_load(g->data, c->job->problem->gate_dtype, gdpi_index(g, c->span.batch, t, c->head)));
+    return exp(
+        gdpi_load(g->data, c->job->problem->gate_dtype, gdpi_index(g, c->span.batch, t, c->head)));
 }
 
 /* Row `row` of k, and beta. */
@@ -77,7 +80,8 @@ static double load_key(const columns *c, int64_t row)
     const gdp_problem *p = c->job->problem;
     gdpi_load_row(c->k, a->k.data, p->dtype, gdpi_index(&a->k, c->span.batch, row, c->query_head),
                   p->dim_k);
-    return gdpi_load(a->beta.data, p->beta_dtype, gdpi_index(&a->beta, c->span.batch, row, c->head));
+    return gdpi_load(a->beta.data, p->beta_dtype,
+                     gdpi_index(&a->beta, c->span.batch, row, c->head));
 }
 
 static void load_query(const columns *c, int64_t t)
@@ -163,14 +167,16 @@ static void forward_task(void *argument, int64_t task, int slot)
     gdpi_load_state(c.S, K, from ? from + c.first : NULL, V, c.width);
     run_forward(&c, true);
     if (a->final_state)
-        gdpi_store_state(c.S, K, a->final_state + gdpi_state_at(job, s, head) + c.first, V, c.width);
+        gdpi_store_state(c.S, K, a->final_state + gdpi_state_at(job, s, head) + c.first, V,
+                         c.width);
 }
 
 void gdpi_reference_forward(gdpi_pool *pool, const gdp_problem *problem, const gdp_args *args,
                             void *workspace)
 {
     gdpi_reference_job job = make_job(problem, args, workspace);
-    gdpi_pool_run(pool, gdpi_span_count(&job) * problem->value_heads * job.v_blocks, forward_task, &job);
+    gdpi_pool_run(pool, gdpi_span_count(&job) * problem->value_heads * job.v_blocks, forward_task,
+                  &job);
 }
 
 /* ---- a shard as an affine map ---- */
@@ -201,8 +207,10 @@ static void summary_task(void *argument, int64_t task, int slot)
         first = V + of_m;
         width = gdpi_width(K, of_m);
     }
-    if (job->adjoint) run_adjoint(&c);
-    else run_forward(&c, false);
+    if (job->adjoint)
+        run_adjoint(&c);
+    else
+        run_forward(&c, false);
     gdpi_store_state(c.S, K, a->folded + (item * HV + head) * K * (V + K) + first, V + K, width);
 }
 
@@ -222,11 +230,13 @@ static void apply_map(const float *restrict map, int64_t K, int64_t V, int64_t f
                       const double *restrict S, double *restrict next)
 {
     gdpi_load_state(next, K, map + first, V + K, gdpi_width(V, first));
-    for (int64_t i = 0; i < K; i++)
+    for (int64_t i = 0; i < K; i++) {
+        gdpi_pair *row = gdpi_row_of(next, i);
         for (int64_t j = 0; j < K; j++) {
             const double factor = (double)map[i * (V + K) + V + j];
-            for (int l = 0; l < LANES; l++) next[i * LANES + l] += factor * S[j * LANES + l];
+            for (int l = 0; l < PAIRS; l++) row[l] += factor * gdpi_row(S, j)[l];
         }
+    }
 }
 
 static void fold_task(void *argument, int64_t task, int slot)
@@ -246,13 +256,15 @@ static void fold_task(void *argument, int64_t task, int slot)
         S = next;
         next = was;
     }
-    gdpi_store_state(S, K, a->folded + gdpi_state_at(job, item, head) + first, V, gdpi_width(V, first));
+    gdpi_store_state(S, K, a->folded + gdpi_state_at(job, item, head) + first, V,
+                     gdpi_width(V, first));
 }
 
-void gdpi_reference_fold(gdpi_pool *pool, const gdp_problem *problem, const gdp_args *args, bool adjoint,
-                         void *workspace)
+void gdpi_reference_fold(gdpi_pool *pool, const gdp_problem *problem, const gdp_args *args,
+                         bool adjoint, void *workspace)
 {
     gdpi_reference_job job = make_job(problem, args, workspace);
     job.adjoint = adjoint;
-    gdpi_pool_run(pool, args->fold_sequences * problem->value_heads * job.v_blocks, fold_task, &job);
+    gdpi_pool_run(pool, args->fold_sequences * problem->value_heads * job.v_blocks, fold_task,
+                  &job);
 }

@@ -3,6 +3,8 @@
 #ifndef GDPI_REFERENCE_H
 #define GDPI_REFERENCE_H
 
+#include <string.h>
+
 #include "convert.h"
 #include "internal.h"
 
@@ -18,7 +20,7 @@ typedef struct gdpi_reference_job {
     const gdp_problem *problem;
     const gdp_args *args;
     double *workspace;
-    int64_t slot_doubles; /**< of the workspace, for each participant */
+    int64_t slot_doubles;       /**< of the workspace, for each participant */
     int64_t v_blocks, m_blocks; /**< blocks of LANES columns of V and of K */
     bool adjoint;
 } gdpi_reference_job;
@@ -31,7 +33,10 @@ static inline int64_t gdpi_blocks(int64_t count, int64_t size) { return (count +
 static inline int64_t gdpi_least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /** Columns in use of a block of LANES. */
-static inline int64_t gdpi_width(int64_t total, int64_t first) { return gdpi_least(LANES, total - first); }
+static inline int64_t gdpi_width(int64_t total, int64_t first)
+{
+    return gdpi_least(LANES, total - first);
+}
 
 static inline int64_t gdpi_index(const gdp_view *view, int64_t batch, int64_t row, int64_t head)
 {
@@ -79,8 +84,8 @@ static inline int64_t gdpi_state_at(const gdpi_reference_job *job, int64_t s, in
 }
 
 /** The state that a sequence starts from, or the gradient that its end gets; NULL: zero. */
-static inline const float *gdpi_boundary_state(const gdpi_reference_job *job, bool adjoint, int64_t s,
-                                               int64_t head)
+static inline const float *gdpi_boundary_state(const gdpi_reference_job *job, bool adjoint,
+                                               int64_t s, int64_t head)
 {
     const gdp_args *args = job->args;
     const bool dense = !args->cu_seqlens;
@@ -107,32 +112,48 @@ static inline void gdpi_store_state(const double *restrict S, int64_t K, float *
         for (int64_t l = 0; l < width; l++) to[i * row + l] = (float)S[i * LANES + l];
 }
 
-/* ---- the steps; loops of LANES become vectors ---- */
+/* ---- the steps, with the vectors that every processor has: left to itself the compiler vectorises
+ * over rows and shuffles ---- */
+
+typedef double gdpi_pair __attribute__((vector_size(16), may_alias));
+
+enum { PAIRS = LANES / 2 };
+
+/** States are aligned, as workspaces are; the other arrays of LANES need not be. */
+static inline const gdpi_pair *gdpi_row(const double *S, int64_t i)
+{
+    return (const gdpi_pair *)(S + i * LANES);
+}
+
+static inline gdpi_pair *gdpi_row_of(double *S, int64_t i) { return (gdpi_pair *)(S + i * LANES); }
 
 /** sums = S^T x */
 static inline void gdpi_project(int64_t K, const double *restrict S, const double *restrict x,
                                 double *restrict sums)
 {
-    double at[LANES] = { 0 };
-    for (int64_t i = 0; i < K; i++)
-        for (int l = 0; l < LANES; l++) at[l] += x[i] * S[i * LANES + l];
-    for (int l = 0; l < LANES; l++) sums[l] = at[l];
+    gdpi_pair at[PAIRS] = { { 0 } };
+    for (int64_t i = 0; i < K; i++) {
+        const gdpi_pair *row = gdpi_row(S, i);
+        for (int l = 0; l < PAIRS; l++) at[l] += x[i] * row[l];
+    }
+    memcpy(sums, at, sizeof at);
 }
 
 /** S = factor S + x u^T */
-static inline void gdpi_update(int64_t K, double *restrict S, double factor, const double *restrict x,
-                               const double *restrict u)
+static inline void gdpi_update(int64_t K, double *restrict S, double factor,
+                               const double *restrict x, const double *restrict u)
 {
-    double with[LANES];
-    for (int l = 0; l < LANES; l++) with[l] = u[l];
-    for (int64_t i = 0; i < K; i++)
-        for (int l = 0; l < LANES; l++)
-            S[i * LANES + l] = factor * S[i * LANES + l] + x[i] * with[l];
+    gdpi_pair with[PAIRS];
+    memcpy(with, u, sizeof with);
+    for (int64_t i = 0; i < K; i++) {
+        gdpi_pair *row = gdpi_row_of(S, i);
+        for (int l = 0; l < PAIRS; l++) row[l] = factor * row[l] + x[i] * with[l];
+    }
 }
 
 /** error = v - (decay S)^T k. v is in `error` at first. */
-static inline void gdpi_error(int64_t K, const double *restrict S, double decay, const double *restrict k,
-                              double *restrict error)
+static inline void gdpi_error(int64_t K, const double *restrict S, double decay,
+                              const double *restrict k, double *restrict error)
 {
     double read[LANES];
     gdpi_project(K, S, k, read);

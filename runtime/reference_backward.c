@@ -67,6 +67,11 @@ typedef struct backward_job {
     layout l;
 } backward_job;
 
+static int64_t head_of(const task_state *c, int64_t member)
+{
+    return c->query_head * c->l->group + member;
+}
+
 /* ---- a block's rows ---- */
 
 static void enter_block(task_state *c, int64_t block)
@@ -95,8 +100,9 @@ static void load_gates(const task_state *c, int64_t head)
         c->at[c->l->decay + i] = gated ? exp(gdpi_load(a->g.data, p->gate_dtype, index)) : 1.0;
     }
     for (int64_t i = 0; i < c->count * n; i++)
-        c->at[c->l->beta + i] = gdpi_load(
-            a->beta.data, p->beta_dtype, gdpi_index(&a->beta, c->span.batch, c->begin * n + i, head));
+        c->at[c->l->beta + i] =
+            gdpi_load(a->beta.data, p->beta_dtype,
+                      gdpi_index(&a->beta, c->span.batch, c->begin * n + i, head));
 }
 
 static double *checkpoint_of(const task_state *c, int64_t block, int64_t member, int64_t v_block)
@@ -114,7 +120,8 @@ static double *d_state_of(const task_state *c, int64_t member, int64_t v_block)
 /* ---- forward again ---- */
 
 /* One sub-token of the block, counted from its first. */
-static void step(const task_state *c, int64_t i, int64_t head, int64_t first, double *S, double *error)
+static void step(const task_state *c, int64_t i, int64_t head, int64_t first, double *S,
+                 double *error)
 {
     const gdp_problem *p = c->job->problem;
     const gdp_view *v = &c->job->args->v;
@@ -129,18 +136,19 @@ static void step(const task_state *c, int64_t i, int64_t head, int64_t first, do
 }
 
 /* From the block's checkpoint to the next one's. */
-static void make_checkpoint(const task_state *c, int64_t block, int64_t member, int64_t head)
+static void make_checkpoint(const task_state *c, int64_t block, int64_t member)
 {
     for (int64_t b = 0; b < c->l->v_blocks; b++) {
         double *S = checkpoint_of(c, block + 1, member, b), error[LANES];
         memcpy(S, checkpoint_of(c, block, member, b), (size_t)c->l->state * sizeof *S);
         for (int64_t i = 0; i < c->count * c->job->problem->num_householder; i++)
-            step(c, i, head, b * LANES, S, error);
+            step(c, i, head_of(c, member), b * LANES, S, error);
     }
 }
 
 /* All states of the block: number i before sub-token i. */
-static void remake_states(const task_state *c, const double *checkpoint, int64_t head, int64_t first)
+static void remake_states(const task_state *c, const double *checkpoint, int64_t head,
+                          int64_t first)
 {
     double *S = c->at + c->l->states;
     const size_t bytes = (size_t)c->l->state * sizeof *S;
@@ -154,22 +162,30 @@ static void remake_states(const task_state *c, const double *checkpoint, int64_t
 
 /* ---- backward ---- */
 
-/* x . y; always in the same order, and one that vectors can follow. */
-static inline double dot(const double *restrict x, const double *restrict y)
+/* x . y; always in the same order. */
+static inline double dot(const gdpi_pair *x, const gdpi_pair *y)
 {
-    double four[4];
-    for (int l = 0; l < 4; l++)
-        four[l] = x[l] * y[l] + x[l + 4] * y[l + 4] + (x[l + 8] * y[l + 8] + x[l + 12] * y[l + 12]);
-    return (four[0] + four[2]) + (four[1] + four[3]);
+    const gdpi_pair sum = ((x[0] * y[0] + x[1] * y[1]) + (x[2] * y[2] + x[3] * y[3])) +
+                          ((x[4] * y[4] + x[5] * y[5]) + (x[6] * y[6] + x[7] * y[7]));
+    return sum[0] + sum[1];
+}
+
+static inline double sum_of(const gdpi_pair *x)
+{
+    const gdpi_pair sum = ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7]));
+    return sum[0] + sum[1];
 }
 
 /* The read-out o = scale S^T q: dq += S d_o, dS += q d_o^T, with the scale in d_o. */
 static void read_out_backward(int64_t K, const double *restrict S, const double *restrict q,
                               const double *restrict d_o, double *restrict dS, double *restrict dq)
 {
+    gdpi_pair with[PAIRS];
+    memcpy(with, d_o, sizeof with);
     for (int64_t i = 0; i < K; i++) {
-        dq[i] += dot(S + i * LANES, d_o);
-        for (int l = 0; l < LANES; l++) dS[i * LANES + l] += q[i] * d_o[l];
+        gdpi_pair *row = gdpi_row_of(dS, i);
+        dq[i] += dot(gdpi_row(S, i), with);
+        for (int l = 0; l < PAIRS; l++) row[l] += q[i] * with[l];
     }
 }
 
@@ -177,12 +193,14 @@ static void read_out_backward(int64_t K, const double *restrict S, const double 
 static void write_backward(int64_t K, const double *restrict dS, const double *restrict k,
                            const double *restrict u, double *restrict d_u, double *restrict dk)
 {
-    double sums[LANES] = { 0 };
+    gdpi_pair sums[PAIRS] = { { 0 } }, with[PAIRS];
+    memcpy(with, u, sizeof with);
     for (int64_t i = 0; i < K; i++) {
-        for (int l = 0; l < LANES; l++) sums[l] += k[i] * dS[i * LANES + l];
-        dk[i] += dot(dS + i * LANES, u);
+        const gdpi_pair *row = gdpi_row(dS, i);
+        for (int l = 0; l < PAIRS; l++) sums[l] += k[i] * row[l];
+        dk[i] += dot(row, with);
     }
-    for (int l = 0; l < LANES; l++) d_u[l] = sums[l];
+    memcpy(d_u, sums, sizeof sums);
 }
 
 /* Through the error and the decay: dk -= decay S d_v, dS = decay (dS - k d_v^T). Returns the gradient of
@@ -191,18 +209,18 @@ static double error_backward(int64_t K, const double *restrict S, double decay,
                              const double *restrict k, const double *restrict d_v,
                              double *restrict dS, double *restrict dk)
 {
-    double sums[LANES] = { 0 };
+    gdpi_pair sums[PAIRS] = { { 0 } }, with[PAIRS];
+    memcpy(with, d_v, sizeof with);
     for (int64_t i = 0; i < K; i++) {
-        dk[i] -= decay * dot(S + i * LANES, d_v);
-        for (int l = 0; l < LANES; l++) {
-            const double at = decay * (dS[i * LANES + l] - k[i] * d_v[l]);
-            sums[l] += S[i * LANES + l] * at;
-            dS[i * LANES + l] = at;
+        const gdpi_pair *before = gdpi_row(S, i);
+        gdpi_pair *row = gdpi_row_of(dS, i);
+        dk[i] -= decay * dot(before, with);
+        for (int l = 0; l < PAIRS; l++) {
+            row[l] = decay * (row[l] - k[i] * with[l]);
+            sums[l] += before[l] * row[l];
         }
     }
-    double sum = 0;
-    for (int l = 0; l < LANES; l++) sum += sums[l];
-    return sum;
+    return sum_of(sums);
 }
 
 /* Sub-token i of the block. */
@@ -218,8 +236,12 @@ static void step_backward(const task_state *c, int64_t i, int64_t head, int64_t 
     double *dk = c->at + l->dk + i * K, u[LANES], d_u[LANES];
     for (int j = 0; j < LANES; j++) u[j] = beta * error[j];
     write_backward(K, dS, k, u, d_u, dk);
-    c->at[l->dbeta + i] += dot(d_u, error);
-    for (int j = 0; j < LANES; j++) d_u[j] *= beta;
+    double dbeta = 0;
+    for (int j = 0; j < LANES; j++) {
+        dbeta += d_u[j] * error[j];
+        d_u[j] *= beta;
+    }
+    c->at[l->dbeta + i] += dbeta;
     const double dg = error_backward(K, c->at + l->states + i * l->state, decay, k, d_u, dS, dk);
     if (decays) c->at[l->dg + i / n] += dg;
     gdpi_store_row(dv->data, p->dtype,
@@ -289,7 +311,7 @@ static void block_backward(task_state *c, int64_t block)
     clear(c, c->l->dq, c->count * K);
     clear(c, c->l->dk, c->count * n * K);
     for (int64_t m = 0; m < c->l->group; m++) {
-        const int64_t head = c->query_head * c->l->group + m;
+        const int64_t head = head_of(c, m);
         load_gates(c, head);
         clear(c, c->l->dg, c->count);
         clear(c, c->l->dbeta, c->count * n);
@@ -309,20 +331,18 @@ static void zero_rows(task_state *c)
     const gdp_view *dv = &c->job->args->dv;
     const double zero[LANES] = { 0 };
     const int64_t n = p->num_householder, V = p->dim_v;
-    const int64_t blocks = gdpi_blocks(c->span.end - c->span.begin, c->l->block);
     clear(c, 0, c->l->error);
-    for (int64_t block = 0; block < blocks; block++) {
-        c->begin = c->span.begin + block * c->l->block;
+    for (c->begin = c->span.begin; c->begin < c->span.end; c->begin += c->l->block) {
         c->count = gdpi_least(c->l->block, c->span.end - c->begin);
         store_keys(c);
         for (int64_t m = 0; m < c->l->group; m++) {
-            const int64_t head = c->query_head * c->l->group + m;
+            const int64_t head = head_of(c, m);
             store_gates(c, head);
             for (int64_t i = 0; i < c->count * n; i++)
                 for (int64_t first = 0; first < V; first += LANES)
                     gdpi_store_row(dv->data, p->dtype,
-                                   gdpi_index(dv, c->span.batch, c->begin * n + i, head) + first, zero,
-                                   gdpi_width(V, first));
+                                   gdpi_index(dv, c->span.batch, c->begin * n + i, head) + first,
+                                   zero, gdpi_width(V, first));
         }
     }
 }
@@ -331,7 +351,7 @@ static void load_boundaries(const task_state *c, int64_t s)
 {
     const int64_t K = c->job->problem->dim_k, V = c->job->problem->dim_v;
     for (int64_t m = 0; m < c->l->group; m++) {
-        const int64_t head = c->query_head * c->l->group + m;
+        const int64_t head = head_of(c, m);
         const float *S = gdpi_boundary_state(c->job, false, s, head);
         const float *dS = gdpi_boundary_state(c->job, true, s, head);
         for (int64_t b = 0; b < c->l->v_blocks; b++) {
@@ -362,8 +382,8 @@ static void backward_task(void *argument, int64_t task, int slot)
     for (int64_t block = 0; block + 1 < blocks; block++) {
         enter_block(&c, block);
         for (int64_t m = 0; m < c.l->group; m++) {
-            load_gates(&c, c.query_head * c.l->group + m);
-            make_checkpoint(&c, block, m, c.query_head * c.l->group + m);
+            load_gates(&c, head_of(&c, m));
+            make_checkpoint(&c, block, m);
         }
     }
     for (int64_t block = blocks - 1; block >= 0; block--) block_backward(&c, block);
@@ -372,7 +392,7 @@ static void backward_task(void *argument, int64_t task, int slot)
         for (int64_t b = 0; b < c.l->v_blocks; b++)
             gdpi_store_state(d_state_of(&c, m, b), p->dim_k,
                              a->d_initial_state + b * LANES +
-                                 gdpi_state_at(&job->shared, s, c.query_head * c.l->group + m),
+                                 gdpi_state_at(&job->shared, s, head_of(&c, m)),
                              p->dim_v, gdpi_width(p->dim_v, b * LANES));
 }
 

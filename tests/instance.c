@@ -122,10 +122,11 @@ instance *instance_create(const char *text, const int64_t *cu, gate_kind gate, b
     fill_normal(&it->in.k, true, &seed);
     fill_normal(&it->in.v, false, &seed);
     fill_normal(&it->out_grads.d_o, false, &seed);
-    for (int64_t i = 0; i < tensor_elements(&it->in.g); i++)
-        gdpi_store(it->in.g.data, p->gate_dtype, i, draw_gate(gate, i / HV, &seed));
     for (int64_t i = 0; i < tensor_elements(&it->in.beta); i++)
         gdpi_store(it->in.beta.data, p->beta_dtype, i, 2 * random_uniform(&seed));
+    uint64_t gate_seed = seed; /* apart, so that the kind of gate changes nothing else */
+    for (int64_t i = 0; i < tensor_elements(&it->in.g); i++)
+        gdpi_store(it->in.g.data, p->gate_dtype, i, draw_gate(gate, i / HV, &gate_seed));
     if (states) {
         it->in.initial_state = make(GDP_DTYPE_F32, 4, N, HV, p->dim_k, p->dim_v);
         it->out_grads.d_final_state = make(GDP_DTYPE_F32, 4, N, HV, p->dim_k, p->dim_v);

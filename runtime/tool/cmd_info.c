@@ -18,8 +18,10 @@ static int print_as_json(const gdp_context_info *info)
         { "nccl", info->nccl },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        if (rows[i].text) cJSON_AddStringToObject(object, rows[i].name, rows[i].text);
-        else cJSON_AddNullToObject(object, rows[i].name);
+        if (rows[i].text)
+            cJSON_AddStringToObject(object, rows[i].name, rows[i].text);
+        else
+            cJSON_AddNullToObject(object, rows[i].name);
     }
     return print_json("info", object);
 }
@@ -49,9 +51,11 @@ int command_info(int argc, char **argv)
         print_row("target", "%s", target_name(info.target));
         print_row("processor", "%s", info.processor ? info.processor : "unknown");
         print_row("threads", "%d", info.threads);
-        print_row("compiler", "%s", info.compiler ? info.compiler : "none found; set GDP_CC to one");
+        print_row("compiler", "%s",
+                  info.compiler ? info.compiler : "none found; set GDP_CC to one");
         print_row("cache", "%s", info.cache_dir ? info.cache_dir : "none");
-        print_row("templates", "%s", info.template_dir ? info.template_dir : "those in the library");
+        print_row("templates", "%s",
+                  info.template_dir ? info.template_dir : "those in the library");
         print_row("CUDA", "%s", info.cuda ? info.cuda : "unknown");
         print_row("NVRTC", "%s", info.nvrtc ? info.nvrtc : "unknown");
         print_row("NCCL", "%s", info.nccl ? info.nccl : "unknown");

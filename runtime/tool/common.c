@@ -21,14 +21,18 @@ int complain(const char *command, const char *format, ...)
 int exit_status(gdp_status status)
 {
     switch (status) {
-    case GDP_OK: return 0;
+    case GDP_OK:
+        return 0;
     case GDP_STATUS_INVALID_ARGUMENT:
     case GDP_STATUS_UNSUPPORTED:
-    case GDP_STATUS_IO: return EXIT_USAGE;
+    case GDP_STATUS_IO:
+        return EXIT_USAGE;
     case GDP_STATUS_OUT_OF_MEMORY:
     case GDP_STATUS_NOT_AVAILABLE:
-    case GDP_STATUS_COMPILE_FAILED: return EXIT_MISSING;
-    default: return EXIT_CHECK;
+    case GDP_STATUS_COMPILE_FAILED:
+        return EXIT_MISSING;
+    default:
+        return EXIT_CHECK;
     }
 }
 
@@ -42,22 +46,32 @@ int complain_status(const char *command, gdp_status status, const char *sentence
 const char *dtype_name(gdp_dtype dtype)
 {
     switch (dtype) {
-    case GDP_DTYPE_F32: return "f32";
-    case GDP_DTYPE_BF16: return "bf16";
-    case GDP_DTYPE_F16: return "f16";
-    case GDP_DTYPE_I32: return "i32";
-    case GDP_DTYPE_I64: return "i64";
-    default: return "none";
+    case GDP_DTYPE_F32:
+        return "f32";
+    case GDP_DTYPE_BF16:
+        return "bf16";
+    case GDP_DTYPE_F16:
+        return "f16";
+    case GDP_DTYPE_I32:
+        return "i32";
+    case GDP_DTYPE_I64:
+        return "i64";
+    default:
+        return "none";
     }
 }
 
 const char *target_name(gdp_target target)
 {
     switch (target) {
-    case GDP_TARGET_HOST: return "host";
-    case GDP_TARGET_CUDA: return "cuda";
-    case GDP_TARGET_REFERENCE: return "reference";
-    default: return "auto";
+    case GDP_TARGET_HOST:
+        return "host";
+    case GDP_TARGET_CUDA:
+        return "cuda";
+    case GDP_TARGET_REFERENCE:
+        return "reference";
+    default:
+        return "auto";
     }
 }
 
@@ -67,7 +81,8 @@ static void log_warning(void *user, gdp_log_level level, const char *sentence)
     if (level == GDP_LOG_WARNING) fprintf(stderr, "gdp: %s\n", sentence);
 }
 
-gdp_status open_context(gdp_target target, int64_t threads, const char *cache_dir, gdp_context **context)
+gdp_status open_context(gdp_target target, int64_t threads, const char *cache_dir,
+                        gdp_context **context)
 {
     gdp_context_options options = GDP_CONTEXT_OPTIONS_INIT;
     options.target = target;
@@ -97,9 +112,12 @@ void print_row(const char *label, const char *format, ...)
 time_text show_time(double duration)
 {
     time_text text;
-    if (duration >= 1) snprintf(text.text, sizeof text.text, "%.3f s", duration);
-    else if (duration >= 1e-3) snprintf(text.text, sizeof text.text, "%.3f ms", 1e3 * duration);
-    else snprintf(text.text, sizeof text.text, "%.1f us", 1e6 * duration);
+    if (duration >= 1)
+        snprintf(text.text, sizeof text.text, "%.3f s", duration);
+    else if (duration >= 1e-3)
+        snprintf(text.text, sizeof text.text, "%.3f ms", 1e3 * duration);
+    else
+        snprintf(text.text, sizeof text.text, "%.1f us", 1e6 * duration);
     return text;
 }
 

@@ -25,13 +25,13 @@ int exit_status(gdp_status status);
 /* ---- options ---- */
 
 typedef enum option_kind {
-    OPTION_FLAG,   /* bool */
-    OPTION_TEXT,   /* const char * */
-    OPTION_INT,    /* int64_t, from low to high */
-    OPTION_REAL,   /* double, finite */
-    OPTION_DTYPE,  /* gdp_dtype of q, k, v */
-    OPTION_GATE,   /* gdp_dtype or none */
-    OPTION_TARGET  /* gdp_target */
+    OPTION_FLAG,  /* bool */
+    OPTION_TEXT,  /* const char * */
+    OPTION_INT,   /* int64_t, from low to high */
+    OPTION_REAL,  /* double, finite */
+    OPTION_DTYPE, /* gdp_dtype of q, k, v */
+    OPTION_GATE,  /* gdp_dtype or none */
+    OPTION_TARGET /* gdp_target */
 } option_kind;
 
 typedef struct option_spec {
@@ -62,7 +62,8 @@ const char *target_name(gdp_target target);
 /* ---- contexts, time, output ---- */
 
 /** A context whose warnings go to stderr. threads 0, cache_dir NULL: the defaults. */
-gdp_status open_context(gdp_target target, int64_t threads, const char *cache_dir, gdp_context **context);
+gdp_status open_context(gdp_target target, int64_t threads, const char *cache_dir,
+                        gdp_context **context);
 
 /** Seconds since some moment. */
 double seconds(void);

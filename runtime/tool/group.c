@@ -25,8 +25,8 @@ typedef struct rank_run {
     int rank;
     pthread_t thread;
     bool started;
-    int64_t *local_cu;       /* packed */
-    gdp_packed_shard shard;  /* dense: tokens and window only */
+    int64_t *local_cu;      /* packed */
+    gdp_packed_shard shard; /* dense: tokens and window only */
     gdp_inputs inputs;
     gdp_outputs outputs;
     gdp_output_gradients output_gradients;
@@ -87,7 +87,8 @@ static bool make_states(rank_run *r)
         if (r->rank != 0) r->input_gradients.d_initial_state.data = NULL;
         return true;
     }
-    const size_t bytes = (size_t)(r->shard.sequences * p->value_heads * p->dim_k * p->dim_v) * sizeof(float);
+    const size_t bytes =
+        (size_t)(r->shard.sequences * p->value_heads * p->dim_k * p->dim_v) * sizeof(float);
     r->final_state = allocate_zeroed(bytes);
     r->outputs.final_state = state_tensor(r, r->final_state);
     if (!r->all->settings->backward) return r->final_state != NULL;
@@ -96,11 +97,21 @@ static bool make_states(rank_run *r)
     return r->final_state && r->d_initial_state;
 }
 
+/* Turns int64 into int32, in place. */
+static void narrow(int64_t *numbers, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        const int32_t number = (int32_t)numbers[i];
+        memcpy((char *)numbers + (size_t)i * sizeof number, &number, sizeof number);
+    }
+}
+
 static gdp_status cut_tensors(rank_run *r)
 {
     const layer *it = r->all->it;
     const gdp_packed_shard *s = &r->shard;
-    const int64_t n = it->problem.num_householder, begin = s->token_begin, count = s->token_end - begin;
+    const int64_t n = it->problem.num_householder, begin = s->token_begin,
+                  count = s->token_end - begin;
     const int64_t first = s->first_sequence, sequences = s->sequences;
     gdp_inputs *in = &r->inputs;
     gdp_output_gradients *d_out = &r->output_gradients;
@@ -114,7 +125,9 @@ static gdp_status cut_tensors(rank_run *r)
     in->initial_state = cut(in->initial_state, 0, first, sequences);
     if (r->local_cu) {
         const int64_t boundaries = sequences + 1;
-        in->cu_seqlens = gdp_tensor_contiguous(r->local_cu, GDP_DTYPE_I64, 1, &boundaries);
+        const gdp_dtype dtype = it->problem.index_dtype;
+        if (dtype == GDP_DTYPE_I32) narrow(r->local_cu, boundaries);
+        in->cu_seqlens = gdp_tensor_contiguous(r->local_cu, dtype, 1, &boundaries);
     }
     r->outputs = results_outputs(r->all->out);
     r->outputs.o = cut(r->outputs.o, 1, begin, count);
@@ -152,8 +165,9 @@ static gdp_status provide_memory(rank_run *r)
     r->saved.data = allocate_zeroed(r->sizes.saved);
     r->saved.bytes = r->sizes.saved;
     if (r->execution.workspace && r->saved.data) return GDP_OK;
-    snprintf(r->report.error, sizeof r->report.error, "no memory for a workspace of %zu and %zu saved bytes",
-             r->sizes.workspace, r->sizes.saved);
+    snprintf(r->report.error, sizeof r->report.error,
+             "no memory for a workspace of %zu and %zu saved bytes", r->sizes.workspace,
+             r->sizes.saved);
     return GDP_STATUS_OUT_OF_MEMORY;
 }
 
@@ -161,21 +175,23 @@ static void *rank_thread(void *argument)
 {
     rank_run *r = argument;
     const bool backward = r->all->settings->backward;
-    r->status = keep_error(&r->report, gdp_cp_group_create(r->all->settings->context, &r->all->comms[r->rank],
-                                                           &r->problem, &r->all->config,
-                                                           backward ? GDP_PLAN_BACKWARD : 0, NULL, &r->group));
+    r->status = keep_error(&r->report,
+                           gdp_cp_group_create(r->all->settings->context, &r->all->comms[r->rank],
+                                               &r->problem, &r->all->config,
+                                               backward ? GDP_PLAN_BACKWARD : 0, NULL, &r->group));
     if (r->status != GDP_OK) return NULL; /* then all of them have failed */
     r->status = provide_memory(r);
     if (!all_fine(r)) return NULL;
     const double begin = seconds();
-    r->status = gdp_cp_forward(r->group, &r->inputs, r->shard.preceding_rank_start, r->shard.following_rank_stop,
-                               &r->outputs, backward ? &r->saved : NULL, &r->execution);
+    r->status = gdp_cp_forward(r->group, &r->inputs, r->shard.preceding_rank_start,
+                               r->shard.following_rank_stop, &r->outputs,
+                               backward ? &r->saved : NULL, &r->execution);
     keep_error(&r->report, r->status);
     r->report.forward = seconds() - begin;
     if (!all_fine(r) || !backward) return NULL;
     const double middle = seconds();
-    r->status = gdp_cp_backward(r->group, &r->inputs, &r->output_gradients, &r->saved, &r->input_gradients,
-                                &r->execution);
+    r->status = gdp_cp_backward(r->group, &r->inputs, &r->output_gradients, &r->saved,
+                                &r->input_gradients, &r->execution);
     keep_error(&r->report, r->status);
     r->report.backward = seconds() - middle;
     return NULL;
@@ -183,13 +199,14 @@ static void *rank_thread(void *argument)
 
 /* ---- putting together ---- */
 
-static void copy_rows(const rank_run *r, const float *from, result_id id, int64_t first, int64_t end)
+static void copy_rows(const rank_run *r, const float *from, result_id id, int64_t first,
+                      int64_t end)
 {
     const gdp_tensor *to = &r->all->out->tensor[id];
     if (!from || !to->data || end <= first) return;
     const size_t row = (size_t)to->stride[0];
-    memcpy((float *)to->data + (size_t)(r->shard.first_sequence + first) * row, from + (size_t)first * row,
-           (size_t)(end - first) * row * sizeof(float));
+    memcpy((float *)to->data + (size_t)(r->shard.first_sequence + first) * row,
+           from + (size_t)first * row, (size_t)(end - first) * row * sizeof(float));
 }
 
 /* Final states come from where a sequence ends, gradients of initial ones from where it begins. */
@@ -197,7 +214,8 @@ static void collect_states(const rank_run *r)
 {
     const gdp_packed_shard *s = &r->shard;
     if (s->token_begin == s->token_end) return;
-    const bool began_earlier = s->preceding_rank_start < r->rank, goes_on = s->following_rank_stop > r->rank + 1;
+    const bool began_earlier =
+        s->preceding_rank_start<r->rank, goes_on = s->following_rank_stop> r->rank + 1;
     copy_rows(r, r->final_state, RESULT_FINAL_STATE, 0, s->sequences - (goes_on ? 1 : 0));
     copy_rows(r, r->d_initial_state, RESULT_DINITIAL_STATE, began_earlier ? 1 : 0, s->sequences);
 }
@@ -211,7 +229,8 @@ static void pass_states_on(const layer *it, const results *out)
                   { &it->gradients.d_final_state, &out->tensor[RESULT_DINITIAL_STATE] } };
     for (int i = 0; i < 2; i++)
         if (it->problem.sequences > 0 && pairs[i].from->data && pairs[i].to->data)
-            memcpy(pairs[i].to->data, pairs[i].from->data, (size_t)count_elements(pairs[i].to) * sizeof(float));
+            memcpy(pairs[i].to->data, pairs[i].from->data,
+                   (size_t)count_elements(pairs[i].to) * sizeof(float));
 }
 
 /* The status that tells most: a rank's own before those that it caused in others. */
@@ -222,11 +241,13 @@ static gdp_status worst(const rank_run *ranks, int size, run_report *report)
         const gdp_status status = ranks[i].status;
         if (status == GDP_OK) continue;
         const bool own = status != GDP_STATUS_PEER && status != GDP_STATUS_TIMEOUT;
-        if (!chosen || (own && (chosen->status == GDP_STATUS_PEER || chosen->status == GDP_STATUS_TIMEOUT)))
+        if (!chosen ||
+            (own && (chosen->status == GDP_STATUS_PEER || chosen->status == GDP_STATUS_TIMEOUT)))
             chosen = &ranks[i];
     }
     if (!chosen) return GDP_OK;
-    snprintf(report->error, sizeof report->error, "rank %d: %.4000s", chosen->rank, chosen->report.error);
+    snprintf(report->error, sizeof report->error, "rank %d: %.4000s", chosen->rank,
+             chosen->report.error);
     return chosen->status;
 }
 
@@ -235,8 +256,8 @@ static gdp_status choose(group_run *all, const rank_run *first, run_report *repo
 {
     gdp_plan *plan = NULL;
     const unsigned flags = GDP_PLAN_CP | (all->settings->backward ? GDP_PLAN_BACKWARD : 0);
-    gdp_status status =
-        gdp_plan_create(all->settings->context, &first->problem, &all->settings->config, flags, &plan);
+    gdp_status status = gdp_plan_create(all->settings->context, &first->problem,
+                                        &all->settings->config, flags, &plan);
     if (status == GDP_OK) status = gdp_plan_get_config(plan, &all->config);
     report->config = all->config;
     keep_error(report, status);
@@ -247,14 +268,16 @@ static gdp_status choose(group_run *all, const rank_run *first, run_report *repo
 static gdp_status run_threads(group_run *all, rank_run *ranks, run_report *report)
 {
     const int size = all->settings->ranks;
-    gdp_status status = gdp_local_comms_create(all->settings->context, size, TIMEOUT_MS, all->comms);
+    gdp_status status =
+        gdp_local_comms_create(all->settings->context, size, TIMEOUT_MS, all->comms);
     if (status != GDP_OK) return keep_error(report, status);
     pthread_barrier_init(&all->barrier, NULL, (unsigned)size);
     for (int i = 0; i < size && status == GDP_OK; i++) {
         ranks[i].started = pthread_create(&ranks[i].thread, NULL, rank_thread, &ranks[i]) == 0;
         if (!ranks[i].started) status = GDP_STATUS_OUT_OF_MEMORY;
     }
-    if (status != GDP_OK) snprintf(report->error, sizeof report->error, "no threads for %d ranks", size);
+    if (status != GDP_OK)
+        snprintf(report->error, sizeof report->error, "no threads for %d ranks", size);
     for (int i = 0; i < size; i++)
         if (ranks[i].started) pthread_join(ranks[i].thread, NULL);
     for (int i = 0; i < size; i++) gdp_cp_group_destroy(ranks[i].group);
@@ -267,7 +290,8 @@ static void summarise(const rank_run *ranks, int size, run_report *report)
 {
     for (int i = 0; i < size; i++) {
         if (ranks[i].report.forward > report->forward) report->forward = ranks[i].report.forward;
-        if (ranks[i].report.backward > report->backward) report->backward = ranks[i].report.backward;
+        if (ranks[i].report.backward > report->backward)
+            report->backward = ranks[i].report.backward;
         report->workspace += ranks[i].sizes.workspace;
         report->saved += ranks[i].sizes.saved;
     }
@@ -284,7 +308,8 @@ static void release_rank(rank_run *r)
     free(r->saved.data);
 }
 
-gdp_status run_group(const layer *it, const run_settings *settings, const results *out, run_report *report)
+gdp_status run_group(const layer *it, const run_settings *settings, const results *out,
+                     run_report *report)
 {
     const int size = settings->ranks;
     group_run all = { .it = it, .settings = settings, .out = out };

@@ -9,15 +9,22 @@ const char *const result_names[RESULTS] = { "o",  "final_state", "dq",    "dk",
                                             "dv", "dg",          "dbeta", "dinitial_state" };
 
 /* The tensors that go in, in the order of their files. */
-static const char *const names[LAYER_TENSORS] = { "q", "k", "v", "g", "beta", "cu_seqlens", "initial_state",
-                                                  "do", "final_state_grad" };
+static const char *const names[LAYER_TENSORS] = {
+    "q", "k", "v", "g", "beta", "cu_seqlens", "initial_state", "do", "final_state_grad"
+};
 
 static gdp_tensor *slot(layer *it, int index)
 {
     gdp_tensor *const slots[LAYER_TENSORS] = {
-        &it->inputs.q,          &it->inputs.k,          &it->inputs.v,
-        &it->inputs.g,          &it->inputs.beta,       &it->inputs.cu_seqlens,
-        &it->inputs.initial_state, &it->gradients.d_o, &it->gradients.d_final_state,
+        &it->inputs.q,
+        &it->inputs.k,
+        &it->inputs.v,
+        &it->inputs.g,
+        &it->inputs.beta,
+        &it->inputs.cu_seqlens,
+        &it->inputs.initial_state,
+        &it->gradients.d_o,
+        &it->gradients.d_final_state,
     };
     return slots[index];
 }
@@ -31,7 +38,9 @@ static void list_tensor(const gdp_tensor *tensor, const char *name, st_tensor *l
 {
     if (!tensor->data) return;
     st_tensor *entry = &list[(*count)++];
-    *entry = (st_tensor){ .name = name, .dtype = tensor->dtype, .rank = tensor->rank, .data = tensor->data };
+    *entry = (st_tensor){
+        .name = name, .dtype = tensor->dtype, .rank = tensor->rank, .data = tensor->data
+    };
     for (int i = 0; i < tensor->rank; i++) entry->shape[i] = tensor->shape[i];
     entry->bytes = (size_t)count_elements(tensor) * gdp_dtype_size(tensor->dtype);
 }
@@ -55,15 +64,20 @@ void layer_release(layer *it)
 /* ---- from a file ---- */
 
 /* num_householder: the option, else the metadata, else as many as k's rows say. */
-static int read_parameters(const char *command, const char *path, int64_t n, double scale, layer *it)
+static int read_parameters(const char *command, const char *path, int64_t n, double scale,
+                           layer *it)
 {
-    const char *n_text = st_metadata(&it->file, "num_householder"), *scale_text = st_metadata(&it->file, "scale");
+    const char *n_text = st_metadata(&it->file, "num_householder"),
+               *scale_text = st_metadata(&it->file, "scale");
     if (!n && n_text && !read_integer(n_text, 1, 16, &n))
-        return complain(command, "%s: num_householder in the metadata is '%.40s'; accepted is 1 to 16", path, n_text);
+        return complain(command,
+                        "%s: num_householder in the metadata is '%.40s'; accepted is 1 to 16", path,
+                        n_text);
     const gdp_tensor *q = &it->inputs.q, *k = &it->inputs.k;
     if (!n && q->rank == 4 && k->rank == 4 && q->shape[1] > 0) n = k->shape[1] / q->shape[1];
     if (scale == 0 && scale_text && !read_real(scale_text, &scale))
-        return complain(command, "%s: scale in the metadata is '%.40s'; accepted is a number", path, scale_text);
+        return complain(command, "%s: scale in the metadata is '%.40s'; accepted is a number", path,
+                        scale_text);
     it->inputs.num_householder = n >= 1 && n <= 16 ? (int)n : 1;
     it->inputs.scale = (float)scale;
     return 0;
@@ -71,7 +85,8 @@ static int read_parameters(const char *command, const char *path, int64_t n, dou
 
 static int64_t boundary(const gdp_tensor *cu, int64_t i)
 {
-    return cu->dtype == GDP_DTYPE_I32 ? ((const int32_t *)cu->data)[i] : ((const int64_t *)cu->data)[i];
+    return cu->dtype == GDP_DTYPE_I32 ? ((const int32_t *)cu->data)[i]
+                                      : ((const int64_t *)cu->data)[i];
 }
 
 /* The boundaries as int64. The tool cuts tensors at them, so they are checked before anything runs. */
@@ -85,8 +100,8 @@ static int read_boundaries(const char *command, const char *path, layer *it)
         it->cu[i] = boundary(&it->inputs.cu_seqlens, i);
         const int64_t low = i ? it->cu[i - 1] : 0, high = i ? problem->tokens : 0;
         if (it->cu[i] < low || it->cu[i] > high)
-            return complain(command, "%s: cu_seqlens[%lld] is %lld; accepted is %lld to %lld", path, (long long)i,
-                            (long long)it->cu[i], (long long)low, (long long)high);
+            return complain(command, "%s: cu_seqlens[%lld] is %lld; accepted is %lld to %lld", path,
+                            (long long)i, (long long)it->cu[i], (long long)low, (long long)high);
     }
     return 0;
 }
@@ -101,24 +116,29 @@ static int check_gradients(const char *command, const char *path, const layer *i
     const gdp_tensor *given[2] = { &it->gradients.d_o, &it->gradients.d_final_state };
     for (int t = 0; t < 2; t++) {
         const int64_t *w = wanted[t];
-        if (given[t]->data && (given[t]->rank != 4 || memcmp(given[t]->shape, w, sizeof wanted[t]) != 0 ||
-                               given[t]->dtype != dtypes[t]))
-            return complain(command, "%s: %s does not fit; accepted is %s of shape [%lld, %lld, %lld, %lld]", path,
-                            names[LAYER_TENSORS - 2 + t], dtype_name(dtypes[t]), (long long)w[0], (long long)w[1],
-                            (long long)w[2], (long long)w[3]);
+        if (given[t]->data &&
+            (given[t]->rank != 4 || memcmp(given[t]->shape, w, sizeof wanted[t]) != 0 ||
+             given[t]->dtype != dtypes[t]))
+            return complain(command,
+                            "%s: %s does not fit; accepted is %s of shape [%lld, %lld, %lld, %lld]",
+                            path, names[LAYER_TENSORS - 2 + t], dtype_name(dtypes[t]),
+                            (long long)w[0], (long long)w[1], (long long)w[2], (long long)w[3]);
     }
     return 0;
 }
 
-static int pose(const char *command, const char *path, int64_t num_householder, double scale, layer *it)
+static int pose(const char *command, const char *path, int64_t num_householder, double scale,
+                layer *it)
 {
     for (int i = 0; i < LAYER_TENSORS; i++) {
         const st_tensor *found = st_find(&it->file, names[i]);
         if (!found) continue;
         if (found->rank < 1 || found->rank > 4)
-            return complain(command, "%s: %s has %d dimensions; accepted are 1 to 4", path, names[i], found->rank);
+            return complain(command, "%s: %s has %d dimensions; accepted are 1 to 4", path,
+                            names[i], found->rank);
         /* Inputs are never written, though gdp_tensor has no const. */
-        *slot(it, i) = gdp_tensor_contiguous((void *)(uintptr_t)found->data, found->dtype, found->rank, found->shape);
+        *slot(it, i) = gdp_tensor_contiguous((void *)(uintptr_t)found->data, found->dtype,
+                                             found->rank, found->shape);
     }
     static const int required[] = { 0, 1, 2, 4 };
     for (int i = 0; i < 4; i++)
@@ -136,7 +156,8 @@ static int pose(const char *command, const char *path, int64_t num_householder, 
     return code ? code : check_gradients(command, path, it);
 }
 
-int layer_read(const char *command, const char *path, int64_t num_householder, double scale, layer *it)
+int layer_read(const char *command, const char *path, int64_t num_householder, double scale,
+               layer *it)
 {
     char error[ST_SENTENCE];
     memset(it, 0, sizeof *it);
@@ -169,8 +190,9 @@ static void fill(const gdp_tensor *tensor, enum fill how, uint64_t seed)
         }
         const double factor = sum > 0 ? 1 / sqrt(sum) : 0;
         for (int64_t c = 0; c < row; c++)
-            store_element(tensor->data, tensor->dtype, i + c,
-                          (float)(factor * (double)load_element(tensor->data, tensor->dtype, i + c)));
+            store_element(
+                tensor->data, tensor->dtype, i + c,
+                (float)(factor * (double)load_element(tensor->data, tensor->dtype, i + c)));
     }
 }
 
@@ -191,16 +213,20 @@ static bool make_boundaries(layer *it, const int64_t *cu)
     if (!it->cu || !make_tensor(it, 5, it->problem.index_dtype, 1, &count)) return false;
     memcpy(it->cu, cu, (size_t)count * sizeof *cu);
     for (int64_t i = 0; i < count; i++) {
-        if (it->problem.index_dtype == GDP_DTYPE_I32) ((int32_t *)it->owned[5])[i] = (int32_t)cu[i];
-        else ((int64_t *)it->owned[5])[i] = cu[i];
+        if (it->problem.index_dtype == GDP_DTYPE_I32)
+            ((int32_t *)it->owned[5])[i] = (int32_t)cu[i];
+        else
+            ((int64_t *)it->owned[5])[i] = cu[i];
     }
     return true;
 }
 
-bool layer_make(const gdp_problem *problem, const int64_t *cu, bool states, uint64_t seed, layer *it)
+bool layer_make(const gdp_problem *problem, const int64_t *cu, bool states, uint64_t seed,
+                layer *it)
 {
     const gdp_problem *p = problem;
-    const int64_t B = p->batch, T = p->tokens, Tn = T * p->num_householder, H = p->heads, HV = p->value_heads;
+    const int64_t B = p->batch, T = p->tokens, Tn = T * p->num_householder, H = p->heads,
+                  HV = p->value_heads;
     const int64_t K = p->dim_k, V = p->dim_v, N = sequences_of(p);
     const struct {
         int index;
@@ -237,15 +263,17 @@ bool layer_make(const gdp_problem *problem, const int64_t *cu, bool states, uint
 bool results_make(const gdp_problem *problem, bool backward, results *it)
 {
     const gdp_problem *p = problem;
-    const int64_t B = p->batch, T = p->tokens, Tn = T * p->num_householder, H = p->heads, HV = p->value_heads;
+    const int64_t B = p->batch, T = p->tokens, Tn = T * p->num_householder, H = p->heads,
+                  HV = p->value_heads;
     const int64_t K = p->dim_k, V = p->dim_v, N = sequences_of(p);
     const struct {
         gdp_dtype dtype;
         int rank;
         int64_t shape[4];
     } made[RESULTS] = {
-        { p->dtype, 4, { B, T, HV, V } },    { GDP_DTYPE_F32, 4, { N, HV, K, V } }, { p->dtype, 4, { B, T, H, K } },
-        { p->dtype, 4, { B, Tn, H, K } },    { p->dtype, 4, { B, Tn, HV, V } },     { p->gate_dtype, 3, { B, T, HV } },
+        { p->dtype, 4, { B, T, HV, V } },    { GDP_DTYPE_F32, 4, { N, HV, K, V } },
+        { p->dtype, 4, { B, T, H, K } },     { p->dtype, 4, { B, Tn, H, K } },
+        { p->dtype, 4, { B, Tn, HV, V } },   { p->gate_dtype, 3, { B, T, HV } },
         { p->beta_dtype, 3, { B, Tn, HV } }, { GDP_DTYPE_F32, 4, { N, HV, K, V } },
     };
     memset(it, 0, sizeof *it);

@@ -17,8 +17,15 @@ typedef struct layer {
 } layer;
 
 typedef enum result_id {
-    RESULT_O, RESULT_FINAL_STATE, RESULT_DQ, RESULT_DK, RESULT_DV, RESULT_DG, RESULT_DBETA,
-    RESULT_DINITIAL_STATE, RESULTS
+    RESULT_O,
+    RESULT_FINAL_STATE,
+    RESULT_DQ,
+    RESULT_DK,
+    RESULT_DV,
+    RESULT_DG,
+    RESULT_DBETA,
+    RESULT_DINITIAL_STATE,
+    RESULTS
 } result_id;
 
 extern const char *const result_names[RESULTS];
@@ -29,11 +36,13 @@ typedef struct results {
 
 /** Reads a file and poses its problem. num_householder 0, scale 0: from the metadata, else from the
  * shapes and the default. 0, or the exit status after a sentence. */
-int layer_read(const char *command, const char *path, int64_t num_householder, double scale, layer *it);
+int layer_read(const char *command, const char *path, int64_t num_householder, double scale,
+               layer *it);
 
 /** Random tensors: unit q and k, v and do normal, beta in [0, 2], g = 0.1 log u. cu: N+1 boundaries
  * where problem->sequences > 0. False: no memory. */
-bool layer_make(const gdp_problem *problem, const int64_t *cu, bool states, uint64_t seed, layer *it);
+bool layer_make(const gdp_problem *problem, const int64_t *cu, bool states, uint64_t seed,
+                layer *it);
 
 /** Its tensors under their names in files; how many. */
 int layer_list(const layer *it, st_tensor list[LAYER_TENSORS]);
@@ -77,6 +86,7 @@ typedef struct deviation {
 
 /** Relative Frobenius errors. Gradients below the size of do count as if they were 1 % of it. True:
  * all within bounds. */
-bool compare_results(const layer *it, const results *ours, const results *reference, deviation list[RESULTS]);
+bool compare_results(const layer *it, const results *ours, const results *reference,
+                     deviation list[RESULTS]);
 
 #endif

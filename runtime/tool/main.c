@@ -20,10 +20,14 @@ enum { COMMANDS = sizeof commands / sizeof *commands };
 
 static void print_usage(FILE *out)
 {
-    fputs("usage: gdp COMMAND [OPTION ...]\n\nGated DeltaProduct layers over context-parallel groups.\n\n", out);
-    for (int i = 0; i < COMMANDS; i++) fprintf(out, "  %-8s %s\n", commands[i].name, commands[i].help);
+    fputs("usage: gdp COMMAND [OPTION ...]\n\nGated DeltaProduct layers over context-parallel "
+          "groups.\n\n",
+          out);
+    for (int i = 0; i < COMMANDS; i++)
+        fprintf(out, "  %-8s %s\n", commands[i].name, commands[i].help);
     fputs("\n'gdp COMMAND --help' lists a command's options; 'gdp --version' the version.\n"
-          "Exit status: 0 all is well, 1 a check failed, 2 bad usage or input, 3 not available here.\n",
+          "Exit status: 0 all is well, 1 a check failed, 2 bad usage or input, 3 not available "
+          "here.\n",
           out);
 }
 

@@ -33,8 +33,8 @@ bool read_real(const char *text, double *value)
 
 static void print_help(const command_spec *command)
 {
-    printf("usage: gdp %s [OPTION ...]%s%s\n\n%s\n\n", command->name, *command->arguments ? " " : "",
-           command->arguments, command->summary);
+    printf("usage: gdp %s [OPTION ...]%s%s\n\n%s\n\n", command->name,
+           *command->arguments ? " " : "", command->arguments, command->summary);
     for (size_t i = 0; i <= command->option_count; i++) {
         const option_spec help = { .name = "help", .letter = 'h', .help = "this text" };
         const option_spec *option = i < command->option_count ? &command->options[i] : &help;
@@ -48,7 +48,8 @@ static void print_help(const command_spec *command)
 
 static bool read_dtype(const char *text, bool none, gdp_dtype *dtype)
 {
-    static const gdp_dtype accepted[] = { GDP_DTYPE_NONE, GDP_DTYPE_F32, GDP_DTYPE_BF16, GDP_DTYPE_F16 };
+    static const gdp_dtype accepted[] = { GDP_DTYPE_NONE, GDP_DTYPE_F32, GDP_DTYPE_BF16,
+                                          GDP_DTYPE_F16 };
     for (size_t i = none ? 0 : 1; i < sizeof accepted / sizeof *accepted; i++)
         if (strcmp(text, dtype_name(accepted[i])) == 0) {
             *dtype = accepted[i];
@@ -73,12 +74,16 @@ static int store(const command_spec *command, const option_spec *option, const c
 {
     const char *name = option->name;
     switch (option->kind) {
-    case OPTION_FLAG: *(bool *)option->value = true; return GO_ON;
-    case OPTION_TEXT: *(const char **)option->value = text; return GO_ON;
+    case OPTION_FLAG:
+        *(bool *)option->value = true;
+        return GO_ON;
+    case OPTION_TEXT:
+        *(const char **)option->value = text;
+        return GO_ON;
     case OPTION_INT:
         if (read_integer(text, option->low, option->high, option->value)) return GO_ON;
-        return complain(command->name, "--%s is '%s'; accepted is a whole number from %lld to %lld", name, text,
-                        (long long)option->low, (long long)option->high);
+        return complain(command->name, "--%s is '%s'; accepted is a whole number from %lld to %lld",
+                        name, text, (long long)option->low, (long long)option->high);
     case OPTION_REAL:
         if (read_real(text, option->value)) return GO_ON;
         return complain(command->name, "--%s is '%s'; accepted is a number", name, text);
@@ -87,24 +92,30 @@ static int store(const command_spec *command, const option_spec *option, const c
         return complain(command->name, "--%s is '%s'; accepted are bf16, f16, f32", name, text);
     case OPTION_GATE:
         if (read_dtype(text, true, option->value)) return GO_ON;
-        return complain(command->name, "--%s is '%s'; accepted are none, bf16, f16, f32", name, text);
+        return complain(command->name, "--%s is '%s'; accepted are none, bf16, f16, f32", name,
+                        text);
     case OPTION_TARGET:
         if (read_target(text, option->value)) return GO_ON;
-        return complain(command->name, "--%s is '%s'; accepted are auto, host, cuda, reference", name, text);
+        return complain(command->name, "--%s is '%s'; accepted are auto, host, cuda, reference",
+                        name, text);
     }
     return EXIT_USAGE;
 }
 
-static int refuse_option(const command_spec *command, int code, char **argv, const struct option *table)
+static int refuse_option(const command_spec *command, int code, char **argv,
+                         const struct option *table)
 {
     const char *word = optind > 0 ? argv[optind - 1] : "";
     if (code == ':') return complain(command->name, "option '%s' needs a value", word);
     for (const struct option *known = table; known->name; known++)
-        if (optopt == known->val) return complain(command->name, "option '--%s' takes no value", known->name);
+        if (optopt == known->val)
+            return complain(command->name, "option '--%s' takes no value", known->name);
     if (optopt > 0 && optopt < 128)
-        return complain(command->name, "option '-%c' is not known; 'gdp %s --help' lists the accepted ones", optopt,
-                        command->name);
-    return complain(command->name, "option '%s' is not known; 'gdp %s --help' lists the accepted ones", word,
+        return complain(command->name,
+                        "option '-%c' is not known; 'gdp %s --help' lists the accepted ones",
+                        optopt, command->name);
+    return complain(command->name,
+                    "option '%s' is not known; 'gdp %s --help' lists the accepted ones", word,
                     command->name);
 }
 
@@ -118,7 +129,9 @@ int read_options(const command_spec *command, int argc, char **argv, int *first)
         const int argument = option->kind == OPTION_FLAG ? no_argument : required_argument;
         table[i] = (struct option){ option->name, argument, NULL, FIRST_CODE + (int)i };
         const size_t at = strlen(letters);
-        if (option->letter) snprintf(letters + at, sizeof letters - at, "%c%s", option->letter, argument ? ":" : "");
+        if (option->letter)
+            snprintf(letters + at, sizeof letters - at, "%c%s", option->letter,
+                     argument ? ":" : "");
     }
     table[command->option_count] = (struct option){ "help", no_argument, NULL, HELP_CODE };
     opterr = 0;
@@ -138,9 +151,10 @@ int read_options(const command_spec *command, int argc, char **argv, int *first)
     }
     *first = optind;
     if (argc - optind < command->least)
-        return complain(command->name, "an argument is missing: gdp %s %s", command->name, command->arguments);
+        return complain(command->name, "an argument is missing: gdp %s %s", command->name,
+                        command->arguments);
     if (command->most >= 0 && argc - optind > command->most)
-        return complain(command->name, "'%s' is one argument too many: gdp %s %s", argv[optind + command->most],
-                        command->name, command->arguments);
+        return complain(command->name, "'%s' is one argument too many: gdp %s %s",
+                        argv[optind + command->most], command->name, command->arguments);
     return GO_ON;
 }

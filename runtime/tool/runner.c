@@ -26,10 +26,13 @@ static void summarise(double *times, int count, double *least, double *median)
     *median = times[count / 2];
 }
 
-static gdp_status launch(const gdp_plan *plan, const layer *it, const run_settings *settings, const results *out,
-                         gdp_saved_context *saved, const gdp_execution *execution, run_report *report)
+static gdp_status launch(const gdp_plan *plan, const layer *it, const run_settings *settings,
+                         const results *out, gdp_saved_context *saved,
+                         const gdp_execution *execution, run_report *report)
 {
-    const int repeat = settings->repeat < 1 ? 1 : settings->repeat > MOST_REPEATS ? MOST_REPEATS : settings->repeat;
+    const int repeat = settings->repeat < 1              ? 1
+                       : settings->repeat > MOST_REPEATS ? MOST_REPEATS
+                                                         : settings->repeat;
     const gdp_outputs outputs = results_outputs(out);
     const gdp_input_gradients gradients = results_gradients(out);
     double forward[MOST_REPEATS], backward[MOST_REPEATS];
@@ -49,8 +52,8 @@ static gdp_status launch(const gdp_plan *plan, const layer *it, const run_settin
     return GDP_OK;
 }
 
-static gdp_status run_plan(const gdp_plan *plan, const layer *it, const run_settings *settings, const results *out,
-                           run_report *report)
+static gdp_status run_plan(const gdp_plan *plan, const layer *it, const run_settings *settings,
+                           const results *out, run_report *report)
 {
     gdp_plan_sizes sizes;
     gdp_status status = gdp_plan_get_sizes(plan, &sizes);
@@ -63,8 +66,9 @@ static gdp_status run_plan(const gdp_plan *plan, const layer *it, const run_sett
     if (execution.workspace && saved.data) {
         status = launch(plan, it, settings, out, &saved, &execution, report);
     } else {
-        snprintf(report->error, sizeof report->error, "no memory for a workspace of %zu and %zu saved bytes",
-                 sizes.workspace, sizes.saved);
+        snprintf(report->error, sizeof report->error,
+                 "no memory for a workspace of %zu and %zu saved bytes", sizes.workspace,
+                 sizes.saved);
         status = GDP_STATUS_OUT_OF_MEMORY;
     }
     free(execution.workspace);
@@ -72,7 +76,8 @@ static gdp_status run_plan(const gdp_plan *plan, const layer *it, const run_sett
     return status;
 }
 
-gdp_status run_layer(const layer *it, const run_settings *settings, const results *out, run_report *report)
+gdp_status run_layer(const layer *it, const run_settings *settings, const results *out,
+                     run_report *report)
 {
     memset(report, 0, sizeof *report);
     if (settings->ranks > 1) return run_group(it, settings, out, report);
@@ -91,13 +96,16 @@ gdp_status check_layer(const layer *it, const results *out, bool backward, int64
                        deviation list[RESULTS], bool *fine, run_report *report)
 {
     results expected;
-    run_settings settings = { .config.target = GDP_TARGET_REFERENCE, .ranks = 1, .backward = backward };
+    run_settings settings = { .config.target = GDP_TARGET_REFERENCE,
+                              .ranks = 1,
+                              .backward = backward };
     memset(report, 0, sizeof *report);
     if (!results_make(&it->problem, backward, &expected)) {
         snprintf(report->error, sizeof report->error, "no memory for the reference's outputs");
         return GDP_STATUS_OUT_OF_MEMORY;
     }
-    gdp_status status = keep_error(report, open_context(GDP_TARGET_REFERENCE, threads, NULL, &settings.context));
+    gdp_status status =
+        keep_error(report, open_context(GDP_TARGET_REFERENCE, threads, NULL, &settings.context));
     if (status == GDP_OK) status = run_layer(it, &settings, &expected, report);
     if (status == GDP_OK) *fine = compare_results(it, out, &expected, list);
     gdp_context_destroy(settings.context);

@@ -15,7 +15,7 @@ typedef struct run_settings {
 } run_settings;
 
 typedef struct run_report {
-    gdp_config config;                /* what ran */
+    gdp_config config;                 /* what ran */
     double prepare, forward, backward; /* seconds; the shortest of all repetitions */
     double forward_median, backward_median;
     size_t workspace, saved;
@@ -23,10 +23,12 @@ typedef struct run_report {
 } run_report;
 
 /** Runs `it` into `out`. */
-gdp_status run_layer(const layer *it, const run_settings *settings, const results *out, run_report *report);
+gdp_status run_layer(const layer *it, const run_settings *settings, const results *out,
+                     run_report *report);
 
 /** What run_layer does for ranks > 1. */
-gdp_status run_group(const layer *it, const run_settings *settings, const results *out, run_report *report);
+gdp_status run_group(const layer *it, const run_settings *settings, const results *out,
+                     run_report *report);
 
 /** Keeps this thread's last sentence in the report. */
 gdp_status keep_error(run_report *report, gdp_status status);

@@ -51,7 +51,8 @@ static shown show(const char *text)
 
 static bool read_count(const cJSON *item, uint64_t *value)
 {
-    if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0 && item->valuedouble <= 0x1p53)) return false;
+    if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0 && item->valuedouble <= 0x1p53))
+        return false;
     *value = (uint64_t)item->valuedouble;
     return (double)*value == item->valuedouble;
 }
@@ -60,21 +61,23 @@ static bool read_dtype(const cJSON *entry, st_tensor *tensor, char *error)
 {
     const shown name = show(tensor->name);
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(entry, "dtype");
-    if (!cJSON_IsString(item)) return refuse(error, "tensor '%s': dtype is missing or no string", name.text);
+    if (!cJSON_IsString(item))
+        return refuse(error, "tensor '%s': dtype is missing or no string", name.text);
     for (int i = 0; i < DTYPES; i++)
         if (strcmp(item->valuestring, dtypes[i].name) == 0) {
             tensor->dtype = dtypes[i].dtype;
             return true;
         }
-    return refuse(error, "tensor '%s': dtype is '%s'; accepted are BF16, F16, F32, I32, I64", name.text,
-                  show(item->valuestring).text);
+    return refuse(error, "tensor '%s': dtype is '%s'; accepted are BF16, F16, F32, I32, I64",
+                  name.text, show(item->valuestring).text);
 }
 
 static bool read_shape(const cJSON *entry, st_tensor *tensor, uint64_t *bytes, char *error)
 {
     const shown name = show(tensor->name);
     const cJSON *shape = cJSON_GetObjectItemCaseSensitive(entry, "shape");
-    if (!cJSON_IsArray(shape)) return refuse(error, "tensor '%s': shape is missing or no array", name.text);
+    if (!cJSON_IsArray(shape))
+        return refuse(error, "tensor '%s': shape is missing or no array", name.text);
     *bytes = gdp_dtype_size(tensor->dtype);
     bool overflow = false, empty = false;
     const cJSON *item;
@@ -82,40 +85,46 @@ static bool read_shape(const cJSON *entry, st_tensor *tensor, uint64_t *bytes, c
     {
         uint64_t extent;
         if (tensor->rank == ST_MAX_RANK)
-            return refuse(error, "tensor '%s': shape has over %d dimensions; accepted are up to %d", name.text,
-                          ST_MAX_RANK, ST_MAX_RANK);
+            return refuse(error, "tensor '%s': shape has over %d dimensions; accepted are up to %d",
+                          name.text, ST_MAX_RANK, ST_MAX_RANK);
         if (!read_count(item, &extent))
-            return refuse(error, "tensor '%s': shape[%d] is no whole number from 0 to 2^53", name.text,
-                          tensor->rank);
+            return refuse(error, "tensor '%s': shape[%d] is no whole number from 0 to 2^53",
+                          name.text, tensor->rank);
         tensor->shape[tensor->rank++] = (int64_t)extent;
         empty |= extent == 0;
         overflow |= __builtin_mul_overflow(*bytes, extent, bytes);
     }
-    if (empty) *bytes = 0;
+    if (empty)
+        *bytes = 0;
     else if (overflow)
         return refuse(error, "tensor '%s': the product of its shape exceeds 64 bits", name.text);
     return true;
 }
 
-static bool read_entry(const cJSON *entry, const unsigned char *data, size_t size, st_tensor *tensor,
-                       char *error)
+static bool read_entry(const cJSON *entry, const unsigned char *data, size_t size,
+                       st_tensor *tensor, char *error)
 {
     uint64_t begin = 0, end = 0, bytes = 0;
     tensor->name = entry->string;
     const shown name = show(tensor->name);
     if (!cJSON_IsObject(entry) || cJSON_GetArraySize(entry) != 3)
-        return refuse(error, "tensor '%s': accepted is an object of dtype, shape and data_offsets", name.text);
-    if (!read_dtype(entry, tensor, error) || !read_shape(entry, tensor, &bytes, error)) return false;
+        return refuse(error, "tensor '%s': accepted is an object of dtype, shape and data_offsets",
+                      name.text);
+    if (!read_dtype(entry, tensor, error) || !read_shape(entry, tensor, &bytes, error))
+        return false;
     const cJSON *offsets = cJSON_GetObjectItemCaseSensitive(entry, "data_offsets");
     if (!cJSON_IsArray(offsets) || cJSON_GetArraySize(offsets) != 2 ||
-        !read_count(cJSON_GetArrayItem(offsets, 0), &begin) || !read_count(cJSON_GetArrayItem(offsets, 1), &end))
+        !read_count(cJSON_GetArrayItem(offsets, 0), &begin) ||
+        !read_count(cJSON_GetArrayItem(offsets, 1), &end))
         return refuse(error, "tensor '%s': data_offsets is not two whole numbers", name.text);
     if (begin > end || end > size)
-        return refuse(error, "tensor '%s': data_offsets are %llu, %llu; the file has %zu bytes of data", name.text,
-                      (unsigned long long)begin, (unsigned long long)end, size);
+        return refuse(error,
+                      "tensor '%s': data_offsets are %llu, %llu; the file has %zu bytes of data",
+                      name.text, (unsigned long long)begin, (unsigned long long)end, size);
     if (end - begin != bytes)
-        return refuse(error, "tensor '%s': data_offsets span %llu bytes; its shape and dtype need %llu", name.text,
-                      (unsigned long long)(end - begin), (unsigned long long)bytes);
+        return refuse(error,
+                      "tensor '%s': data_offsets span %llu bytes; its shape and dtype need %llu",
+                      name.text, (unsigned long long)(end - begin), (unsigned long long)bytes);
     tensor->data = data + begin;
     tensor->bytes = (size_t)bytes;
     return true;
@@ -157,7 +166,8 @@ static bool read_metadata(const cJSON *object, st_file *file, char *error)
     qsort(file->metadata, file->metadata_count, sizeof *file->metadata, by_key);
     for (size_t i = 1; i < file->metadata_count; i++)
         if (by_key(&file->metadata[i - 1], &file->metadata[i]) == 0)
-            return refuse(error, "__metadata__: '%s' is there twice", show(file->metadata[i].key).text);
+            return refuse(error, "__metadata__: '%s' is there twice",
+                          show(file->metadata[i].key).text);
     return true;
 }
 
@@ -174,10 +184,11 @@ static bool check_tensors(st_file *file, const unsigned char *data, size_t size,
     for (size_t i = 0; i < file->tensor_count; i++) {
         const unsigned char *begin = tensors[i].data;
         if (begin < end)
-            return refuse(error, "tensor '%s' overlaps the one before it", show(tensors[i].name).text);
-        if (begin > end)
-            return refuse(error, "the %zu bytes before tensor '%s' belong to no tensor", (size_t)(begin - end),
+            return refuse(error, "tensor '%s' overlaps the one before it",
                           show(tensors[i].name).text);
+        if (begin > end)
+            return refuse(error, "the %zu bytes before tensor '%s' belong to no tensor",
+                          (size_t)(begin - end), show(tensors[i].name).text);
         end = begin + tensors[i].bytes;
     }
     const size_t behind = size - (size_t)(end - data);
@@ -185,7 +196,8 @@ static bool check_tensors(st_file *file, const unsigned char *data, size_t size,
     return true;
 }
 
-static bool read_header(const cJSON *root, const unsigned char *data, size_t size, st_file *file, char *error)
+static bool read_header(const cJSON *root, const unsigned char *data, size_t size, st_file *file,
+                        char *error)
 {
     if (!cJSON_IsObject(root)) return refuse(error, "the header is no JSON object");
     file->tensors = calloc((size_t)cJSON_GetArraySize(root) + 1, sizeof *file->tensors);
@@ -205,15 +217,16 @@ static bool read_header(const cJSON *root, const unsigned char *data, size_t siz
 static bool read_length(const unsigned char *bytes, uint64_t size, uint64_t *length, char *error)
 {
     if (size < LENGTH_BYTES)
-        return refuse(error, "the file has %llu bytes; a safetensors file has 8 or more", (unsigned long long)size);
+        return refuse(error, "the file has %llu bytes; a safetensors file has 8 or more",
+                      (unsigned long long)size);
     *length = 0;
     for (int i = LENGTH_BYTES - 1; i >= 0; i--) *length = *length << 8 | bytes[i];
     if (*length > ST_MAX_HEADER)
         return refuse(error, "the header's length is %llu bytes; accepted are up to %d",
                       (unsigned long long)*length, ST_MAX_HEADER);
     if (*length > size - LENGTH_BYTES)
-        return refuse(error, "the header's length is %llu bytes; only %llu follow", (unsigned long long)*length,
-                      (unsigned long long)(size - LENGTH_BYTES));
+        return refuse(error, "the header's length is %llu bytes; only %llu follow",
+                      (unsigned long long)*length, (unsigned long long)(size - LENGTH_BYTES));
     return true;
 }
 
@@ -226,7 +239,8 @@ bool st_parse(const void *bytes, size_t size, st_file *file, char *error)
     cJSON *root = cJSON_ParseWithLengthOpts(header, (size_t)length, &end, 0);
     if (!root) return refuse(error, "the header is no JSON that can be read");
     file->header = root;
-    while (end < header + length && (*end == ' ' || *end == '\n' || *end == '\r' || *end == '\t')) end++;
+    while (end < header + length && (*end == ' ' || *end == '\n' || *end == '\r' || *end == '\t'))
+        end++;
     bool fine = end == header + length;
     if (!fine) refuse(error, "the header goes on after its JSON object");
     fine = fine && read_header(root, (const unsigned char *)header + length,
@@ -300,7 +314,8 @@ static bool align_tensors(st_file *file, char *error)
 }
 
 /* Puts the bytes where the data, which follow a header of `length` bytes, are aligned. */
-static bool load(int fd, const unsigned char *first, uint64_t length, size_t size, st_file *file, char *error)
+static bool load(int fd, const unsigned char *first, uint64_t length, size_t size, st_file *file,
+                 char *error)
 {
     const size_t pad = (ALIGNMENT - (LENGTH_BYTES + (size_t)length) % ALIGNMENT) % ALIGNMENT;
     const size_t room = (pad + size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
@@ -328,7 +343,8 @@ bool st_read(const char *path, st_file *file, char *error)
     memset(file, 0, sizeof *file);
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return refuse(error, "it cannot be opened: %s", strerror(errno));
-    bool fine = fstat(fd, &status) == 0 || refuse(error, "it cannot be looked at: %s", strerror(errno));
+    bool fine =
+        fstat(fd, &status) == 0 || refuse(error, "it cannot be looked at: %s", strerror(errno));
     fine = fine && (S_ISREG(status.st_mode) || refuse(error, "it is no regular file"));
     const size_t size = fine ? (size_t)status.st_size : 0;
     const size_t begin = size < LENGTH_BYTES ? size : LENGTH_BYTES;

@@ -10,8 +10,8 @@
 
 enum {
     ST_MAX_RANK = 8,
-    ST_SENTENCE = 512,           /* room that every `error` below must have */
-    ST_MAX_HEADER = 16 << 20     /* bytes of a header that is accepted */
+    ST_SENTENCE = 512,       /* room that every `error` below must have */
+    ST_MAX_HEADER = 16 << 20 /* bytes of a header that is accepted */
 };
 
 typedef struct st_tensor {
@@ -48,7 +48,7 @@ const st_tensor *st_find(const st_file *file, const char *name);
 const char *st_metadata(const st_file *file, const char *key);
 
 /** Writes a file in one step: it appears complete or not at all. */
-bool st_write(const char *path, const st_tensor *tensors, size_t tensor_count, const st_pair *metadata,
-              size_t metadata_count, char *error);
+bool st_write(const char *path, const st_tensor *tensors, size_t tensor_count,
+              const st_pair *metadata, size_t metadata_count, char *error);
 
 #endif

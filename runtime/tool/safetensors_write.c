@@ -23,12 +23,18 @@ __attribute__((format(printf, 2, 3))) static bool refuse(char *error, const char
 static const char *dtype_text(gdp_dtype dtype)
 {
     switch (dtype) {
-    case GDP_DTYPE_F32: return "F32";
-    case GDP_DTYPE_BF16: return "BF16";
-    case GDP_DTYPE_F16: return "F16";
-    case GDP_DTYPE_I32: return "I32";
-    case GDP_DTYPE_I64: return "I64";
-    default: return NULL;
+    case GDP_DTYPE_F32:
+        return "F32";
+    case GDP_DTYPE_BF16:
+        return "BF16";
+    case GDP_DTYPE_F16:
+        return "F16";
+    case GDP_DTYPE_I32:
+        return "I32";
+    case GDP_DTYPE_I64:
+        return "I64";
+    default:
+        return NULL;
     }
 }
 
@@ -43,7 +49,8 @@ static bool add_entry(cJSON *root, const st_tensor *tensor, size_t begin)
     cJSON *shape = cJSON_AddArrayToObject(entry, "shape");
     if (!shape) return false;
     for (int i = 0; i < tensor->rank; i++)
-        if (!cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)tensor->shape[i]))) return false;
+        if (!cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)tensor->shape[i])))
+            return false;
     cJSON *offsets = cJSON_AddArrayToObject(entry, "data_offsets");
     return offsets && cJSON_AddItemToArray(offsets, cJSON_CreateNumber((double)begin)) &&
            cJSON_AddItemToArray(offsets, cJSON_CreateNumber((double)(begin + tensor->bytes)));
@@ -110,8 +117,8 @@ static FILE *open_beside(const char *path, char **name)
     return out;
 }
 
-bool st_write(const char *path, const st_tensor *tensors, size_t tensor_count, const st_pair *metadata,
-              size_t metadata_count, char *error)
+bool st_write(const char *path, const st_tensor *tensors, size_t tensor_count,
+              const st_pair *metadata, size_t metadata_count, char *error)
 {
     struct stat status;
     char *name = NULL;
@@ -123,7 +130,8 @@ bool st_write(const char *path, const st_tensor *tensors, size_t tensor_count, c
     FILE *out = open_beside(path, &name);
     bool fine = out != NULL || refuse(error, "it cannot be created: %s", strerror(errno));
     if (out) {
-        fine = write_out(out, header, tensors, tensor_count) && fflush(out) == 0 && fsync(fileno(out)) == 0;
+        fine = write_out(out, header, tensors, tensor_count) && fflush(out) == 0 &&
+               fsync(fileno(out)) == 0;
         fine = fclose(out) == 0 && fine;
         fine = fine && rename(name, path) == 0;
         if (!fine) {

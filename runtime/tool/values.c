@@ -20,7 +20,8 @@ static uint32_t to_bits(float value)
 
 static float from_half(uint16_t half)
 {
-    const uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = half >> 10 & 31, rest = half & 0x3ff;
+    const uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = half >> 10 & 31,
+                   rest = half & 0x3ff;
     if (exponent == 31) return from_bits(sign | 0x7f800000 | rest << 13);
     if (exponent == 0) {
         const float tiny = ldexpf((float)rest, -24);
@@ -50,20 +51,31 @@ static uint16_t to_bfloat(float value)
 float load_element(const void *data, gdp_dtype dtype, int64_t index)
 {
     switch (dtype) {
-    case GDP_DTYPE_F32: return ((const float *)data)[index];
-    case GDP_DTYPE_BF16: return from_bits((uint32_t)((const uint16_t *)data)[index] << 16);
-    case GDP_DTYPE_F16: return from_half(((const uint16_t *)data)[index]);
-    default: return NAN;
+    case GDP_DTYPE_F32:
+        return ((const float *)data)[index];
+    case GDP_DTYPE_BF16:
+        return from_bits((uint32_t)((const uint16_t *)data)[index] << 16);
+    case GDP_DTYPE_F16:
+        return from_half(((const uint16_t *)data)[index]);
+    default:
+        return NAN;
     }
 }
 
 void store_element(void *data, gdp_dtype dtype, int64_t index, float value)
 {
     switch (dtype) {
-    case GDP_DTYPE_F32: ((float *)data)[index] = value; break;
-    case GDP_DTYPE_BF16: ((uint16_t *)data)[index] = to_bfloat(value); break;
-    case GDP_DTYPE_F16: ((uint16_t *)data)[index] = to_half(value); break;
-    default: break;
+    case GDP_DTYPE_F32:
+        ((float *)data)[index] = value;
+        break;
+    case GDP_DTYPE_BF16:
+        ((uint16_t *)data)[index] = to_bfloat(value);
+        break;
+    case GDP_DTYPE_F16:
+        ((uint16_t *)data)[index] = to_half(value);
+        break;
+    default:
+        break;
     }
 }
 
@@ -81,7 +93,10 @@ int64_t random_below(random_state *random, int64_t limit)
     return (int64_t)(random_next(random) % (uint64_t)limit);
 }
 
-double random_uniform(random_state *random) { return ((double)(random_next(random) >> 12) + 0.5) * 0x1p-52; }
+double random_uniform(random_state *random)
+{
+    return ((double)(random_next(random) >> 12) + 0.5) * 0x1p-52;
+}
 
 /* Box and Muller; one of the two numbers is given away, so that no state is kept. */
 double random_normal(random_state *random)
@@ -113,11 +128,13 @@ static double norm_of(const gdp_tensor *tensor)
     return sqrt(sum);
 }
 
-bool compare_results(const layer *it, const results *ours, const results *reference, deviation list[RESULTS])
+bool compare_results(const layer *it, const results *ours, const results *reference,
+                     deviation list[RESULTS])
 {
     const gdp_tensor *d_o = &it->gradients.d_o;
     const double weight = d_o->data && count_elements(d_o) > 0
-                              ? 1e-2 * norm_of(d_o) / sqrt((double)count_elements(d_o)) : 0;
+                              ? 1e-2 * norm_of(d_o) / sqrt((double)count_elements(d_o))
+                              : 0;
     bool fine = true;
     for (int r = 0; r < RESULTS; r++) {
         const gdp_tensor *a = &ours->tensor[r], *b = &reference->tensor[r];

@@ -1,0 +1,11 @@
+/* What the two halves of gdp bench say to each other. */
+#ifndef TOOL_BENCH_H
+#define TOOL_BENCH_H
+
+#include "runner.h"
+
+/** The shortest of `repeat` forward runs of the plain recurrence, and how far its o is from ours. */
+bool bench_yardstick(const layer *it, const results *ours, int repeat, double *least,
+                     double *error);
+
+#endif
