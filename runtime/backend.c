@@ -6,45 +6,53 @@
 
 /* ---- a plan as a backend; `user` is the plan ---- */
 
-static gdp_status plan_sizes(void *user, const gdp_problem *problem, int backward, gdp_plan_sizes *sizes)
+static gdp_status plan_sizes(void *user, const gdp_problem *problem, int backward,
+                             gdp_plan_sizes *sizes)
 {
     (void)problem;
     (void)backward;
     return gdp_plan_get_sizes(user, sizes);
 }
 
-static gdp_status plan_forward_prepare(void *user, const gdp_problem *problem, const gdp_inputs *inputs,
-                                       const gdp_cp_window *window, void *summary, gdp_saved_context *saved,
+static gdp_status plan_forward_prepare(void *user, const gdp_problem *problem,
+                                       const gdp_inputs *inputs, const gdp_cp_window *window,
+                                       void *summary, gdp_saved_context *saved,
                                        const gdp_execution *execution)
 {
     (void)problem;
     return gdp_cp_forward_prepare(user, inputs, window, summary, saved, execution);
 }
 
-static gdp_status plan_forward_apply(void *user, const gdp_problem *problem, const gdp_inputs *inputs,
-                                     const gdp_cp_window *window, const void *gathered, const gdp_outputs *outputs,
+static gdp_status plan_forward_apply(void *user, const gdp_problem *problem,
+                                     const gdp_inputs *inputs, const gdp_cp_window *window,
+                                     const void *gathered, const gdp_outputs *outputs,
                                      gdp_saved_context *saved, const gdp_execution *execution)
 {
     (void)problem;
     return gdp_cp_forward_apply(user, inputs, window, gathered, outputs, saved, execution);
 }
 
-static gdp_status plan_backward_prepare(void *user, const gdp_problem *problem, const gdp_inputs *inputs,
-                                        const gdp_cp_window *window, const gdp_output_gradients *output_gradients,
+static gdp_status plan_backward_prepare(void *user, const gdp_problem *problem,
+                                        const gdp_inputs *inputs, const gdp_cp_window *window,
+                                        const gdp_output_gradients *output_gradients,
                                         const gdp_saved_context *saved, void *summary,
                                         const gdp_execution *execution)
 {
     (void)problem;
-    return gdp_cp_backward_prepare(user, inputs, window, output_gradients, saved, summary, execution);
+    return gdp_cp_backward_prepare(user, inputs, window, output_gradients, saved, summary,
+                                   execution);
 }
 
-static gdp_status plan_backward_apply(void *user, const gdp_problem *problem, const gdp_inputs *inputs,
-                                      const gdp_cp_window *window, const gdp_output_gradients *output_gradients,
+static gdp_status plan_backward_apply(void *user, const gdp_problem *problem,
+                                      const gdp_inputs *inputs, const gdp_cp_window *window,
+                                      const gdp_output_gradients *output_gradients,
                                       const gdp_saved_context *saved, const void *gathered,
-                                      const gdp_input_gradients *input_gradients, const gdp_execution *execution)
+                                      const gdp_input_gradients *input_gradients,
+                                      const gdp_execution *execution)
 {
     (void)problem;
-    return gdp_cp_backward_apply(user, inputs, window, output_gradients, saved, gathered, input_gradients, execution);
+    return gdp_cp_backward_apply(user, inputs, window, output_gradients, saved, gathered,
+                                 input_gradients, execution);
 }
 
 gdp_cp_backend gdpi_plan_backend(gdp_plan *plan)
@@ -83,18 +91,23 @@ static struct gdpi_backend_entry *find(gdp_context *context, const char *name)
 gdp_status gdp_register_cp_backend(gdp_context *context, const gdp_cp_backend *backend)
 {
     gdp_target builtin;
-    if (!context || !backend) return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "context or backend is NULL");
+    if (!context || !backend)
+        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "context or backend is NULL");
     if (backend->struct_size != sizeof *backend)
-        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "backend: struct_size is %zu; accepted is %zu",
-                         backend->struct_size, sizeof *backend);
+        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT,
+                         "backend: struct_size is %zu; accepted is %zu", backend->struct_size,
+                         sizeof *backend);
     if (!backend->name || !*backend->name || strlen(backend->name) > 31)
-        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "backend: name is '%s'; accepted are 1 to 31 bytes",
+        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT,
+                         "backend: name is '%s'; accepted are 1 to 31 bytes",
                          backend->name ? backend->name : "");
     if (!backend->sizes || !backend->cp_forward_prepare || !backend->cp_forward_apply ||
         !backend->cp_backward_prepare || !backend->cp_backward_apply)
-        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "backend '%s' lacks one of its functions", backend->name);
+        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "backend '%s' lacks one of its functions",
+                         backend->name);
     if (gdpi_target_from_name(backend->name, &builtin))
-        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "backend: name is '%s', which is built in", backend->name);
+        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "backend: name is '%s', which is built in",
+                         backend->name);
 
     struct gdpi_backend_entry *entry = gdpi_allocate_zeroed(&context->allocator, sizeof *entry);
     if (!entry) return GDP_STATUS_OUT_OF_MEMORY;
@@ -110,8 +123,8 @@ gdp_status gdp_register_cp_backend(gdp_context *context, const gdp_cp_backend *b
     pthread_mutex_unlock(&context->mutex);
     if (!taken) return GDP_OK;
     gdpi_release(&context->allocator, entry);
-    return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "backend: name is '%s', which is registered already",
-                     backend->name);
+    return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT,
+                     "backend: name is '%s', which is registered already", backend->name);
 }
 
 bool gdpi_find_registered_backend(gdp_context *context, const char *name, gdp_cp_backend *backend)

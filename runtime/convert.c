@@ -32,8 +32,9 @@ static double f16_to_double(uint16_t half)
     return from_bits(sign | wide << DOUBLE_MANTISSA | mantissa << (DOUBLE_MANTISSA - 10));
 }
 
-/* A 16-bit float of `mantissa` bits. The significand carries into the exponent where it rounds up, which
- * also makes the largest subnormal the smallest normal number and the largest finite one infinity. */
+/* A 16-bit float of `mantissa` bits. The significand carries into the exponent where it rounds
+ * up, which also makes the largest subnormal the smallest normal number and the largest finite
+ * one infinity. */
 static uint16_t encode(double value, int mantissa)
 {
     uint64_t bits;

@@ -9,8 +9,8 @@
 /** Element `index` of `data`; integers up to 2^53 are exact. GDP_DTYPE_NONE: 0. */
 double gdpi_load(const void *data, gdp_dtype dtype, int64_t index);
 
-/** Rounded once, from the double: never by way of a float. A NaN stays one and becomes quiet. Integer types
- * are never written. */
+/** Rounded once, from the double: never by way of a float. A NaN stays one and becomes quiet.
+ * Integer types are never written. */
 void gdpi_store(void *data, gdp_dtype dtype, int64_t index, double value);
 
 /** The same for `count` elements in a row. */

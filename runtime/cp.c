@@ -42,18 +42,20 @@ static gdp_status judge(const message *all, const gdp_comm *comm)
             return gdpi_fail(GDP_STATUS_PEER, "rank %d failed: %s", r, all[r].sentence);
     for (int r = 1; r < comm->size; r++) {
         if (strcmp(all[r].class_text, all[0].class_text) != 0)
-            return gdpi_fail(GDP_STATUS_MISMATCH, "rank 0 has '%s', rank %d has '%s'; accepted are equal ones",
+            return gdpi_fail(GDP_STATUS_MISMATCH,
+                             "rank 0 has '%s', rank %d has '%s'; accepted are equal ones",
                              all[0].class_text, r, all[r].class_text);
         if (strcmp(all[r].config_text, all[0].config_text) != 0)
-            return gdpi_fail(GDP_STATUS_MISMATCH, "rank 0 runs '%s', rank %d runs '%s'", all[0].config_text, r,
-                             all[r].config_text);
+            return gdpi_fail(GDP_STATUS_MISMATCH, "rank 0 runs '%s', rank %d runs '%s'",
+                             all[0].config_text, r, all[r].config_text);
     }
     return GDP_OK;
 }
 
 /* Exchanges messages and judges them. Unless `config_text` is NULL, it gets rank 0's and those
  * of the others do not count. */
-static gdp_status agree(gdp_context *context, const gdp_comm *comm, const message *mine, char *config_text)
+static gdp_status agree(gdp_context *context, const gdp_comm *comm, const message *mine,
+                        char *config_text)
 {
     message *all = gdpi_allocate_zeroed(&context->allocator, (size_t)comm->size * sizeof *all);
     if (!all) return GDP_STATUS_OUT_OF_MEMORY;
@@ -81,36 +83,42 @@ static gdp_status check_comm(const gdp_comm *comm)
 {
     if (!comm) return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "comm is NULL");
     if (comm->struct_size != sizeof *comm)
-        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "comm: struct_size is %zu; accepted is %zu", comm->struct_size,
-                         sizeof *comm);
+        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "comm: struct_size is %zu; accepted is %zu",
+                         comm->struct_size, sizeof *comm);
     if (comm->size < 1 || comm->rank < 0 || comm->rank >= comm->size)
-        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "comm: rank is %d of %d; accepted is 0 <= rank < size",
-                         comm->rank, comm->size);
+        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT,
+                         "comm: rank is %d of %d; accepted is 0 <= rank < size", comm->rank,
+                         comm->size);
     if (!comm->all_gather || !comm->all_gather_host)
         return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "comm lacks all_gather or all_gather_host");
     return GDP_OK;
 }
 
 /* What this rank brings to the table, before anything is compiled. */
-static gdp_status propose(gdp_cp_group *group, const gdp_config *config, const char *backend, message *mine)
+static gdp_status propose(gdp_cp_group *group, const gdp_config *config, const char *backend,
+                          message *mine)
 {
     const gdp_problem *problem = &group->problem;
     GDPI_TRY(gdp_problem_check(problem));
     if (group->flags & ~(unsigned)GDP_PLAN_BACKWARD)
-        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "flags is %#x; accepted are 0 and GDP_PLAN_BACKWARD",
-                         group->flags);
+        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT,
+                         "flags is %#x; accepted are 0 and GDP_PLAN_BACKWARD", group->flags);
     char fields[CLASS_TEXT / 2];
-    gdpi_fields_print_class(gdpi_problem_fields, GDPI_PROBLEM_FIELDS, problem, fields, sizeof fields);
-    snprintf(mine->class_text, sizeof mine->class_text, "batch=%lld heads=%lld value_heads=%lld %s backend=%s flags=%u",
-             (long long)problem->batch, (long long)problem->heads, (long long)problem->value_heads, fields,
-             backend ? backend : "default", group->flags);
+    gdpi_fields_print_class(gdpi_problem_fields, GDPI_PROBLEM_FIELDS, problem, fields,
+                            sizeof fields);
+    snprintf(mine->class_text, sizeof mine->class_text,
+             "batch=%lld heads=%lld value_heads=%lld %s backend=%s flags=%u",
+             (long long)problem->batch, (long long)problem->heads, (long long)problem->value_heads,
+             fields, backend ? backend : "default", group->flags);
     gdp_config request = { 0 };
     if (config) request = *config;
     if (backend && gdpi_target_from_name(backend, &request.target)) backend = NULL;
     if (backend) {
         if (!gdpi_find_registered_backend(group->context, backend, &group->backend))
-            return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT,
-                             "backend is '%s'; accepted are host, cuda, reference and registered names", backend);
+            return gdpi_fail(
+                GDP_STATUS_INVALID_ARGUMENT,
+                "backend is '%s'; accepted are host, cuda, reference and registered names",
+                backend);
         return GDP_OK;
     }
     gdp_config chosen;
@@ -125,14 +133,18 @@ static gdp_status build(gdp_cp_group *group, message *mine)
     if (!group->backend.name) {
         gdp_config config = { 0 };
         GDPI_TRY(gdp_config_parse(mine->config_text, &config));
-        GDPI_TRY(gdp_plan_create(group->context, problem, &config, group->flags | GDP_PLAN_CP, &group->plan));
-        GDPI_TRY(gdp_config_print(&group->plan->config, mine->config_text, sizeof mine->config_text));
+        GDPI_TRY(gdp_plan_create(group->context, problem, &config, group->flags | GDP_PLAN_CP,
+                                 &group->plan));
+        GDPI_TRY(
+            gdp_config_print(&group->plan->config, mine->config_text, sizeof mine->config_text));
         group->backend = gdpi_plan_backend(group->plan);
     }
     gdp_plan_sizes sizes = { 0 };
-    GDPI_TRY(group->backend.sizes(group->backend.user, problem, group->flags & GDP_PLAN_BACKWARD ? 1 : 0, &sizes));
+    GDPI_TRY(group->backend.sizes(group->backend.user, problem,
+                                  group->flags & GDP_PLAN_BACKWARD ? 1 : 0, &sizes));
     const size_t heads = (size_t)(problem->batch * problem->value_heads);
-    const size_t summary = heads * (size_t)(problem->dim_k * (problem->dim_k + problem->dim_v)) * sizeof(float);
+    const size_t summary =
+        heads * (size_t)(problem->dim_k * (problem->dim_k + problem->dim_v)) * sizeof(float);
     const size_t step = GDPI_ALIGNMENT;
     group->summary_offset = (sizes.workspace + step - 1) / step * step;
     group->gathered_offset = group->summary_offset + (summary + step - 1) / step * step;
@@ -145,7 +157,8 @@ static gdp_status build(gdp_cp_group *group, message *mine)
 }
 
 /* `so_far`: what happened to this rank before; all ranks learn of it. */
-static gdp_status join(gdp_cp_group *group, const gdp_config *config, const char *backend, gdp_status so_far)
+static gdp_status join(gdp_cp_group *group, const gdp_config *config, const char *backend,
+                       gdp_status so_far)
 {
     message mine;
     memset(&mine, 0, sizeof mine);
@@ -156,10 +169,11 @@ static gdp_status join(gdp_cp_group *group, const gdp_config *config, const char
 }
 
 static gdp_status create(gdp_context *context, const gdp_comm *comm, const gdp_problem *problem,
-                         const gdp_config *config, unsigned flags, const char *backend, gdp_status so_far,
-                         gdp_cp_group **group)
+                         const gdp_config *config, unsigned flags, const char *backend,
+                         gdp_status so_far, gdp_cp_group **group)
 {
-    if (!context || !group) return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "context or group is NULL");
+    if (!context || !group)
+        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "context or group is NULL");
     *group = NULL;
     GDPI_TRY(check_comm(comm));
     gdp_cp_group *made = gdpi_allocate_zeroed(&context->allocator, sizeof *made);
@@ -180,9 +194,9 @@ static gdp_status create(gdp_context *context, const gdp_comm *comm, const gdp_p
     return GDP_OK;
 }
 
-gdp_status gdp_cp_group_create(gdp_context *context, const gdp_comm *comm, const gdp_problem *problem,
-                               const gdp_config *config, unsigned flags, const char *backend,
-                               gdp_cp_group **group)
+gdp_status gdp_cp_group_create(gdp_context *context, const gdp_comm *comm,
+                               const gdp_problem *problem, const gdp_config *config, unsigned flags,
+                               const char *backend, gdp_cp_group **group)
 {
     return create(context, comm, problem, config, flags, backend, GDP_OK, group);
 }
@@ -203,8 +217,8 @@ gdp_status gdp_cp_group_get_sizes(const gdp_cp_group *group, gdp_plan_sizes *siz
 
 /* ---- running ---- */
 
-static gdp_status make_window(const gdp_comm *comm, int preceding_rank_start, int following_rank_stop,
-                              gdp_cp_window *window)
+static gdp_status make_window(const gdp_comm *comm, int preceding_rank_start,
+                              int following_rank_stop, gdp_cp_window *window)
 {
     if (following_rank_stop == GDP_RANK_STOP_DEFAULT) following_rank_stop = comm->size;
     *window = (gdp_cp_window){ comm->rank, comm->size, preceding_rank_start, following_rank_stop };
@@ -212,20 +226,22 @@ static gdp_status make_window(const gdp_comm *comm, int preceding_rank_start, in
 }
 
 /* Everything that could fail on this rank alone must fail before the exchange. */
-static gdp_status check_call(const gdp_cp_group *group, const gdp_inputs *inputs, const gdp_saved_context *saved,
-                             const gdp_execution *execution)
+static gdp_status check_call(const gdp_cp_group *group, const gdp_inputs *inputs,
+                             const gdp_saved_context *saved, const gdp_execution *execution)
 {
     gdp_args args;
     if (!execution) return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "execution is NULL");
-    GDPI_TRY(gdpi_check_memory("workspace", execution->workspace, execution->workspace_bytes, group->sizes.workspace));
-    GDPI_TRY(gdpi_check_memory("saved", saved ? saved->data : NULL, saved ? saved->bytes : 0, group->sizes.saved));
+    GDPI_TRY(gdpi_check_memory("workspace", execution->workspace, execution->workspace_bytes,
+                               group->sizes.workspace));
+    GDPI_TRY(gdpi_check_memory("saved", saved ? saved->data : NULL, saved ? saved->bytes : 0,
+                               group->sizes.saved));
     GDPI_TRY(gdpi_bind_inputs(&group->problem, inputs, &args));
     return gdpi_check_contents(&group->problem, inputs, group->context->check_values);
 }
 
 gdp_status gdp_cp_forward(gdp_cp_group *group, const gdp_inputs *inputs, int preceding_rank_start,
-                          int following_rank_stop, const gdp_outputs *outputs, gdp_saved_context *saved,
-                          const gdp_execution *execution)
+                          int following_rank_stop, const gdp_outputs *outputs,
+                          gdp_saved_context *saved, const gdp_execution *execution)
 {
     gdp_args args;
     gdp_cp_window window;
@@ -238,9 +254,12 @@ gdp_status gdp_cp_forward(gdp_cp_group *group, const gdp_inputs *inputs, int pre
 
     char *summary = (char *)execution->workspace + group->summary_offset;
     char *gathered = (char *)execution->workspace + group->gathered_offset;
-    GDPI_TRY(backend->cp_forward_prepare(backend->user, problem, inputs, &window, summary, saved, execution));
-    GDPI_TRY(group->comm.all_gather(group->comm.user, summary, gathered, group->sizes.summary, execution->stream));
-    GDPI_TRY(backend->cp_forward_apply(backend->user, problem, inputs, &window, gathered, outputs, saved, execution));
+    GDPI_TRY(backend->cp_forward_prepare(backend->user, problem, inputs, &window, summary, saved,
+                                         execution));
+    GDPI_TRY(group->comm.all_gather(group->comm.user, summary, gathered, group->sizes.summary,
+                                    execution->stream));
+    GDPI_TRY(backend->cp_forward_apply(backend->user, problem, inputs, &window, gathered, outputs,
+                                       saved, execution));
     if (saved) {
         saved->preceding_rank_start = window.preceding_rank_start;
         saved->following_rank_stop = window.following_rank_stop;
@@ -249,29 +268,35 @@ gdp_status gdp_cp_forward(gdp_cp_group *group, const gdp_inputs *inputs, int pre
 }
 
 gdp_status gdp_cp_backward(gdp_cp_group *group, const gdp_inputs *inputs,
-                           const gdp_output_gradients *output_gradients, const gdp_saved_context *saved,
-                           const gdp_input_gradients *input_gradients, const gdp_execution *execution)
+                           const gdp_output_gradients *output_gradients,
+                           const gdp_saved_context *saved,
+                           const gdp_input_gradients *input_gradients,
+                           const gdp_execution *execution)
 {
     gdp_args args;
     gdp_cp_window window;
     if (!group) return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "group is NULL");
-    if (!saved) return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "saved is NULL; backward needs what forward saved");
+    if (!saved)
+        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT,
+                         "saved is NULL; backward needs what forward saved");
     if (!(group->flags & GDP_PLAN_BACKWARD))
         return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "group was made without GDP_PLAN_BACKWARD");
     const gdp_problem *problem = &group->problem;
     const gdp_cp_backend *backend = &group->backend;
-    GDPI_TRY(make_window(&group->comm, saved->preceding_rank_start, saved->following_rank_stop, &window));
+    GDPI_TRY(make_window(&group->comm, saved->preceding_rank_start, saved->following_rank_stop,
+                         &window));
     GDPI_TRY(check_call(group, inputs, saved, execution));
     GDPI_TRY(gdpi_bind_output_gradients(problem, output_gradients, &args));
     GDPI_TRY(gdpi_bind_input_gradients(problem, input_gradients, &args));
 
     char *summary = (char *)execution->workspace + group->summary_offset;
     char *gathered = (char *)execution->workspace + group->gathered_offset;
-    GDPI_TRY(backend->cp_backward_prepare(backend->user, problem, inputs, &window, output_gradients, saved, summary,
-                                          execution));
-    GDPI_TRY(group->comm.all_gather(group->comm.user, summary, gathered, group->sizes.summary, execution->stream));
-    return backend->cp_backward_apply(backend->user, problem, inputs, &window, output_gradients, saved, gathered,
-                                      input_gradients, execution);
+    GDPI_TRY(backend->cp_backward_prepare(backend->user, problem, inputs, &window, output_gradients,
+                                          saved, summary, execution));
+    GDPI_TRY(group->comm.all_gather(group->comm.user, summary, gathered, group->sizes.summary,
+                                    execution->stream));
+    return backend->cp_backward_apply(backend->user, problem, inputs, &window, output_gradients,
+                                      saved, gathered, input_gradients, execution);
 }
 
 /* ---- the one call: a group for the moment, memory from the context's allocator ---- */
@@ -282,7 +307,8 @@ static void *allocate_aligned(const gdpi_allocator *allocator, size_t bytes)
     char *block = gdpi_allocate(allocator, bytes + GDPI_ALIGNMENT + sizeof(void *));
     if (!block) return NULL;
     const uintptr_t first = (uintptr_t)block + sizeof(void *);
-    char *aligned = block + sizeof(void *) + (GDPI_ALIGNMENT - first % GDPI_ALIGNMENT) % GDPI_ALIGNMENT;
+    char *aligned =
+        block + sizeof(void *) + (GDPI_ALIGNMENT - first % GDPI_ALIGNMENT) % GDPI_ALIGNMENT;
     memcpy(aligned - sizeof(void *), &block, sizeof block);
     return aligned;
 }
@@ -301,10 +327,10 @@ void gdp_saved_context_release(gdp_context *context, gdp_saved_context *saved)
     memset(saved, 0, sizeof *saved);
 }
 
-gdp_status gdp_chunkwise_context_parallel(gdp_context *context, const gdp_comm *comm, const char *backend,
-                                          const gdp_inputs *inputs, int preceding_rank_start,
-                                          int following_rank_stop, const gdp_outputs *outputs,
-                                          gdp_saved_context *saved)
+gdp_status gdp_chunkwise_context_parallel(gdp_context *context, const gdp_comm *comm,
+                                          const char *backend, const gdp_inputs *inputs,
+                                          int preceding_rank_start, int following_rank_stop,
+                                          const gdp_outputs *outputs, gdp_saved_context *saved)
 {
     gdp_args args;
     gdp_cp_window window;
@@ -316,7 +342,8 @@ gdp_status gdp_chunkwise_context_parallel(gdp_context *context, const gdp_comm *
     if (status == GDP_OK) status = gdp_problem_from_inputs(inputs, &problem);
     if (status == GDP_OK) status = gdpi_check_contents(&problem, inputs, context->check_values);
     if (status == GDP_OK) status = gdpi_bind_outputs(&problem, outputs, &args);
-    GDPI_TRY(create(context, comm, &problem, NULL, saved ? GDP_PLAN_BACKWARD : 0, backend, status, &group));
+    GDPI_TRY(create(context, comm, &problem, NULL, saved ? GDP_PLAN_BACKWARD : 0, backend, status,
+                    &group));
 
     const gdpi_allocator *allocator = &context->allocator;
     gdp_execution execution = { .workspace_bytes = group->sizes.workspace };
@@ -330,13 +357,15 @@ gdp_status gdp_chunkwise_context_parallel(gdp_context *context, const gdp_comm *
                                 saved ? &kept : NULL, &execution);
     release_aligned(allocator, execution.workspace);
     gdp_cp_group_destroy(group);
-    if (saved && status == GDP_OK) *saved = kept;
-    else release_aligned(allocator, kept.data);
+    if (saved && status == GDP_OK)
+        *saved = kept;
+    else
+        release_aligned(allocator, kept.data);
     return status;
 }
 
-gdp_status gdp_chunkwise_context_parallel_backward(gdp_context *context, const gdp_comm *comm, const char *backend,
-                                                   const gdp_inputs *inputs,
+gdp_status gdp_chunkwise_context_parallel_backward(gdp_context *context, const gdp_comm *comm,
+                                                   const char *backend, const gdp_inputs *inputs,
                                                    const gdp_output_gradients *output_gradients,
                                                    const gdp_saved_context *saved,
                                                    const gdp_input_gradients *input_gradients)
@@ -346,7 +375,8 @@ gdp_status gdp_chunkwise_context_parallel_backward(gdp_context *context, const g
     gdp_cp_group *group = NULL;
     if (!context) return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "context is NULL");
     GDPI_TRY(check_comm(comm));
-    gdp_status status = saved && saved->data ? GDP_OK : gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "saved is empty");
+    gdp_status status =
+        saved && saved->data ? GDP_OK : gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "saved is empty");
     if (status == GDP_OK) status = gdp_problem_from_inputs(inputs, &problem);
     if (status == GDP_OK) status = gdpi_check_contents(&problem, inputs, context->check_values);
     if (status == GDP_OK) status = gdpi_bind_output_gradients(&problem, output_gradients, &args);
@@ -355,9 +385,11 @@ gdp_status gdp_chunkwise_context_parallel_backward(gdp_context *context, const g
 
     gdp_execution execution = { .workspace_bytes = group->sizes.workspace };
     execution.workspace = allocate_aligned(&context->allocator, execution.workspace_bytes);
-    status = agree_on_status(context, comm, execution.workspace ? GDP_OK : GDP_STATUS_OUT_OF_MEMORY);
+    status =
+        agree_on_status(context, comm, execution.workspace ? GDP_OK : GDP_STATUS_OUT_OF_MEMORY);
     if (status == GDP_OK)
-        status = gdp_cp_backward(group, inputs, output_gradients, saved, input_gradients, &execution);
+        status =
+            gdp_cp_backward(group, inputs, output_gradients, saved, input_gradients, &execution);
     release_aligned(&context->allocator, execution.workspace);
     gdp_cp_group_destroy(group);
     return status;

@@ -141,10 +141,7 @@ typedef struct word {
 
 enum { MAX_QUOTED = 60 }; /* bytes of a wrong word that its sentence repeats */
 
-static int quoted_length(word w)
-{
-    return (int)(w.length < MAX_QUOTED ? w.length : MAX_QUOTED);
-}
+static int quoted_length(word w) { return (int)(w.length < MAX_QUOTED ? w.length : MAX_QUOTED); }
 
 static bool equals(word w, const char *name)
 {

@@ -17,12 +17,13 @@
 /* ---- status.c ---- */
 
 /** Sets this thread's sentence and returns `status`. */
-gdp_status gdpi_fail(gdp_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+gdp_status gdpi_fail(gdp_status status, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 
-#define GDPI_TRY(call)                                                                             \
-    do {                                                                                           \
-        gdp_status gdpi_try_status_ = (call);                                                      \
-        if (gdpi_try_status_ != GDP_OK) return gdpi_try_status_;                                   \
+#define GDPI_TRY(call)                                           \
+    do {                                                         \
+        gdp_status gdpi_try_status_ = (call);                    \
+        if (gdpi_try_status_ != GDP_OK) return gdpi_try_status_; \
     } while (0)
 
 /* ---- memory.c: all memory of the library goes through the context's hooks ---- */
@@ -89,12 +90,14 @@ int gdpi_cache_lock(gdpi_cache *cache, const gdpi_key *key);
 void gdpi_cache_unlock(gdpi_cache *cache, int lock);
 
 /** Publishes binary and source atomically. A failure is logged once a context and otherwise ignored. */
-void gdpi_cache_publish(gdpi_cache *cache, const gdpi_key *key, const char *source, const gdpi_blob *binary);
+void gdpi_cache_publish(gdpi_cache *cache, const gdpi_key *key, const char *source,
+                        const gdpi_blob *binary);
 
 /* ---- host.c: the host target's compiler and loader ---- */
 
 /** Path of the compiler for `wanted` (a name or path; NULL: the candidates of gdp.h); *path NULL: none. */
-gdp_status gdpi_host_find_compiler(const gdpi_allocator *allocator, const char *wanted, char **path);
+gdp_status gdpi_host_find_compiler(const gdpi_allocator *allocator, const char *wanted,
+                                   char **path);
 
 /** "name of the processor, its instruction sets": binaries are shared between equal ones only. */
 char *gdpi_host_processor(const gdpi_allocator *allocator);
@@ -170,22 +173,24 @@ void gdpi_log(gdp_context *context, gdp_log_level level, const char *format, ...
 /* ---- libraries.c: what is there of CUDA, NVRTC and NCCL, by dlopen ---- */
 
 /** One sentence each, for people, in new memory. */
-gdp_status gdpi_describe_libraries(const gdpi_allocator *allocator, char **cuda, char **nvrtc, char **nccl);
+gdp_status gdpi_describe_libraries(const gdpi_allocator *allocator, char **cuda, char **nvrtc,
+                                   char **nccl);
 
 /* ---- config.c ---- */
 
 /** Completes a request (NULL: choose all) into a configuration for the context's target. */
-gdp_status gdpi_choose_config(gdp_context *context, const gdp_problem *problem, const gdp_config *request,
-                              gdp_config *config);
+gdp_status gdpi_choose_config(gdp_context *context, const gdp_problem *problem,
+                              const gdp_config *request, gdp_config *config);
 
 /* ---- tensor.c: checks of what a caller hands in; fill the views of args ---- */
 
 gdp_status gdpi_bind_inputs(const gdp_problem *problem, const gdp_inputs *inputs, gdp_args *args);
-gdp_status gdpi_bind_outputs(const gdp_problem *problem, const gdp_outputs *outputs, gdp_args *args);
-gdp_status gdpi_bind_output_gradients(const gdp_problem *problem, const gdp_output_gradients *gradients,
-                                      gdp_args *args);
-gdp_status gdpi_bind_input_gradients(const gdp_problem *problem, const gdp_input_gradients *gradients,
-                                     gdp_args *args);
+gdp_status gdpi_bind_outputs(const gdp_problem *problem, const gdp_outputs *outputs,
+                             gdp_args *args);
+gdp_status gdpi_bind_output_gradients(const gdp_problem *problem,
+                                      const gdp_output_gradients *gradients, gdp_args *args);
+gdp_status gdpi_bind_input_gradients(const gdp_problem *problem,
+                                     const gdp_input_gradients *gradients, gdp_args *args);
 /** Host memory only: cu_seqlens in order, and with `values` g <= 0, beta in [0, 2], all finite. */
 gdp_status gdpi_check_contents(const gdp_problem *problem, const gdp_inputs *inputs, bool values);
 
@@ -195,8 +200,8 @@ enum { GDPI_ALIGNMENT = 64 };
 
 /** Byte offsets; (size_t)-1: not needed by this plan. */
 typedef struct gdpi_layout {
-    size_t chunks, segments, sequences, counts, gates, a, p, segment_state, segment_summary, segment_d_state,
-        segment_d_summary, chunk_d_state, incoming_state, scratch, workspace;
+    size_t chunks, segments, sequences, counts, gates, a, p, segment_state, segment_summary,
+        segment_d_state, segment_d_summary, chunk_d_state, incoming_state, scratch, workspace;
     size_t saved_chunk_state, saved_segment_summary, saved_incoming_state, saved;
     size_t summary;
 } gdpi_layout;
@@ -218,14 +223,16 @@ struct gdp_plan {
 /** Bytes of workspace a run with `threads` participants needs. Each function works in args' tensors,
  * cu_seqlens, states and incoming/outgoing states as forward_scan and the others do, with the same meaning. */
 size_t gdpi_reference_workspace(const gdp_problem *problem, int threads, bool backward);
-void gdpi_reference_forward(gdpi_pool *pool, const gdp_problem *problem, const gdp_args *args, void *workspace);
-void gdpi_reference_backward(gdpi_pool *pool, const gdp_problem *problem, const gdp_args *args, void *workspace);
-/** compose_shard / adjoint_compose_shard: writes args->folded [fold_sequences, HV, K, V+K]. */
-void gdpi_reference_summary(gdpi_pool *pool, const gdp_problem *problem, const gdp_args *args, bool adjoint,
+void gdpi_reference_forward(gdpi_pool *pool, const gdp_problem *problem, const gdp_args *args,
                             void *workspace);
+void gdpi_reference_backward(gdpi_pool *pool, const gdp_problem *problem, const gdp_args *args,
+                             void *workspace);
+/** compose_shard / adjoint_compose_shard: writes args->folded [fold_sequences, HV, K, V+K]. */
+void gdpi_reference_summary(gdpi_pool *pool, const gdp_problem *problem, const gdp_args *args,
+                            bool adjoint, void *workspace);
 /** compose_ranks / adjoint_compose_ranks: writes args->folded [fold_sequences, HV, K, V]. */
-void gdpi_reference_fold(gdpi_pool *pool, const gdp_problem *problem, const gdp_args *args, bool adjoint,
-                         void *workspace);
+void gdpi_reference_fold(gdpi_pool *pool, const gdp_problem *problem, const gdp_args *args,
+                         bool adjoint, void *workspace);
 
 /* ---- launch.c: the four steps and the two plain calls on a finished plan (gdp.h) ---- */
 

@@ -17,11 +17,15 @@ static void *at(char *base, size_t offset) { return offset == SIZE_MAX ? NULL : 
 gdp_status gdpi_check_memory(const char *what, const void *data, size_t given, size_t needed)
 {
     if (needed == 0) return GDP_OK;
-    if (!data) return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "%s is NULL; %zu bytes are needed", what, needed);
+    if (!data)
+        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "%s is NULL; %zu bytes are needed", what,
+                         needed);
     if (given < needed)
-        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "%s has %zu bytes; accepted is %zu or more", what, given, needed);
+        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "%s has %zu bytes; accepted is %zu or more",
+                         what, given, needed);
     if ((uintptr_t)data % GDPI_ALIGNMENT)
-        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "%s is at %p; accepted is a multiple of %d bytes", what, data,
+        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT,
+                         "%s is at %p; accepted is a multiple of %d bytes", what, data,
                          GDPI_ALIGNMENT);
     return GDP_OK;
 }
@@ -32,14 +36,17 @@ static gdp_status begin(launch *l, const gdp_plan *plan, unsigned needs, const g
 {
     if (!plan) return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "plan is NULL");
     if ((plan->flags ^ needs) & GDP_PLAN_CP)
-        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "plan was made %s GDP_PLAN_CP; this call is for the others",
+        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT,
+                         "plan was made %s GDP_PLAN_CP; this call is for the others",
                          plan->flags & GDP_PLAN_CP ? "with" : "without");
     if ((needs & GDP_PLAN_BACKWARD) && !(plan->flags & GDP_PLAN_BACKWARD))
         return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "plan was made without GDP_PLAN_BACKWARD");
     if (!execution) return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "execution is NULL");
     const gdpi_layout *layout = &plan->layout;
-    GDPI_TRY(gdpi_check_memory("workspace", execution->workspace, execution->workspace_bytes, layout->workspace));
-    GDPI_TRY(gdpi_check_memory("saved", saved ? saved->data : NULL, saved ? saved->bytes : 0, layout->saved));
+    GDPI_TRY(gdpi_check_memory("workspace", execution->workspace, execution->workspace_bytes,
+                               layout->workspace));
+    GDPI_TRY(gdpi_check_memory("saved", saved ? saved->data : NULL, saved ? saved->bytes : 0,
+                               layout->saved));
 
     memset(l, 0, sizeof *l);
     l->plan = plan;
@@ -83,10 +90,38 @@ typedef struct host_job {
     size_t scratch_bytes;
 } host_job;
 
+/* Kernels run with round to nearest and with numbers below 2^-126 taken as zero: states and M
+ * decay through that range, where a multiplication can take a hundred times as long. The thread's own
+ * mode comes back afterwards, and never shows in results. */
+#if defined(__x86_64__) || defined(__i386__)
+enum { KERNEL_MODE = 0x1f80 | 0x8040 };
+static unsigned get_float_mode(void) { return __builtin_ia32_stmxcsr(); }
+static void set_float_mode(unsigned mode) { __builtin_ia32_ldmxcsr(mode); }
+#elif defined(__aarch64__)
+enum { KERNEL_MODE = 1 << 24 };
+static unsigned get_float_mode(void)
+{
+    uint64_t mode;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(mode));
+    return (unsigned)mode;
+}
+static void set_float_mode(unsigned mode)
+{
+    __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)mode));
+}
+#else
+enum { KERNEL_MODE = 0 };
+static unsigned get_float_mode(void) { return 0; }
+static void set_float_mode(unsigned mode) { (void)mode; }
+#endif
+
 static void run_host_task(void *argument, int64_t task, int slot)
 {
     const host_job *job = argument;
+    const unsigned mode = get_float_mode();
+    set_float_mode(KERNEL_MODE);
     job->function(job->args, task, job->scratch + (size_t)slot * job->scratch_bytes);
+    set_float_mode(mode);
 }
 
 static int64_t count_tasks(const launch *l, enum gdpi_kernel_id id)
@@ -103,7 +138,8 @@ static int64_t count_tasks(const launch *l, enum gdpi_kernel_id id)
         [GDPI_TASK_COLUMN_BLOCK] = plan->column_blocks,
     };
     int64_t tasks = 1;
-    for (int i = 0; i < gdpi_kernels[id].task_count; i++) tasks *= counts[gdpi_kernels[id].tasks[i]];
+    for (int i = 0; i < gdpi_kernels[id].task_count; i++)
+        tasks *= counts[gdpi_kernels[id].tasks[i]];
     return tasks;
 }
 
@@ -136,7 +172,8 @@ static void make_terms(launch *l)
 static void finish_forward(launch *l)
 {
     if (on_reference(l)) {
-        gdpi_reference_forward(l->plan->context->pool, &l->plan->problem, &l->args, reference_work(l));
+        gdpi_reference_forward(l->plan->context->pool, &l->plan->problem, &l->args,
+                               reference_work(l));
         return;
     }
     step(l, GDPI_KERNEL_COMPOSE_SEGMENTS);
@@ -146,7 +183,8 @@ static void finish_forward(launch *l)
 static void finish_backward(launch *l)
 {
     if (on_reference(l)) {
-        gdpi_reference_backward(l->plan->context->pool, &l->plan->problem, &l->args, reference_work(l));
+        gdpi_reference_backward(l->plan->context->pool, &l->plan->problem, &l->args,
+                                reference_work(l));
         return;
     }
     step(l, GDPI_KERNEL_ADJOINT_COMPOSE_SEGMENTS);
@@ -158,7 +196,8 @@ static void finish_backward(launch *l)
 static bool is_empty(const launch *l)
 {
     const gdp_args *a = &l->args;
-    return l->plan->sequence_count == 0 || (a->tokens == 0 && !a->final_state && !a->d_initial_state);
+    return l->plan->sequence_count == 0 ||
+           (a->tokens == 0 && !a->final_state && !a->d_initial_state);
 }
 
 gdp_status gdp_forward(const gdp_plan *plan, const gdp_inputs *inputs, const gdp_outputs *outputs,
@@ -174,7 +213,8 @@ gdp_status gdp_forward(const gdp_plan *plan, const gdp_inputs *inputs, const gdp
     return GDP_OK;
 }
 
-gdp_status gdp_backward(const gdp_plan *plan, const gdp_inputs *inputs, const gdp_output_gradients *output_gradients,
+gdp_status gdp_backward(const gdp_plan *plan, const gdp_inputs *inputs,
+                        const gdp_output_gradients *output_gradients,
                         const gdp_saved_context *saved, const gdp_input_gradients *input_gradients,
                         const gdp_execution *execution)
 {
@@ -195,20 +235,25 @@ gdp_status gdpi_check_window(const gdp_cp_window *w)
 {
     if (!w) return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "window is NULL");
     if (w->size < 1 || w->rank < 0 || w->rank >= w->size)
-        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "rank is %d of %d; accepted is 0 <= rank < size", w->rank,
-                         w->size);
+        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT,
+                         "rank is %d of %d; accepted is 0 <= rank < size", w->rank, w->size);
     if (w->preceding_rank_start < 0 || w->preceding_rank_start > w->rank)
-        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "preceding_rank_start is %d; accepted is 0 to rank, which is %d",
+        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT,
+                         "preceding_rank_start is %d; accepted is 0 to rank, which is %d",
                          w->preceding_rank_start, w->rank);
     if (w->following_rank_stop <= w->rank || w->following_rank_stop > w->size)
-        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT,
-                         "following_rank_stop is %d; accepted is rank + 1 to size, which is %d to %d",
-                         w->following_rank_stop, w->rank + 1, w->size);
+        return gdpi_fail(
+            GDP_STATUS_INVALID_ARGUMENT,
+            "following_rank_stop is %d; accepted is rank + 1 to size, which is %d to %d",
+            w->following_rank_stop, w->rank + 1, w->size);
     return GDP_OK;
 }
 
 static bool continues_before(const gdp_cp_window *w) { return w->preceding_rank_start < w->rank; }
-static bool continues_behind(const gdp_cp_window *w) { return w->following_rank_stop > w->rank + 1; }
+static bool continues_behind(const gdp_cp_window *w)
+{
+    return w->following_rank_stop > w->rank + 1;
+}
 
 static bool is_packed(const launch *l) { return l->plan->problem.sequences > 0; }
 
@@ -229,32 +274,38 @@ static void summarise_shard(launch *l, bool adjoint, bool continues, void *summa
 {
     const bool only_sequence = !is_packed(l) || l->plan->sequence_count == 1;
     if ((continues && only_sequence) || passes_on(l)) {
-        if (adjoint) l->args.d_final_state = NULL;
-        else l->args.initial_state = NULL;
+        if (adjoint)
+            l->args.d_final_state = NULL;
+        else
+            l->args.initial_state = NULL;
     }
     l->args.folded = summary;
     if (on_reference(l))
-        gdpi_reference_summary(l->plan->context->pool, &l->plan->problem, &l->args, adjoint, reference_work(l));
+        gdpi_reference_summary(l->plan->context->pool, &l->plan->problem, &l->args, adjoint,
+                               reference_work(l));
     else
         step(l, adjoint ? GDPI_KERNEL_ADJOINT_COMPOSE_SHARD : GDPI_KERNEL_COMPOSE_SHARD);
 }
 
 /* The state that enters from ranks first, first +- 1, ..., `count` of them. */
-static const float *fold_ranks(launch *l, bool adjoint, const void *gathered, int first, int count, float *state)
+static const float *fold_ranks(launch *l, bool adjoint, const void *gathered, int first, int count,
+                               float *state)
 {
     l->args.gathered = gathered;
     l->args.fold_first = first;
     l->args.fold_count = count;
     l->args.folded = state;
     if (on_reference(l))
-        gdpi_reference_fold(l->plan->context->pool, &l->plan->problem, &l->args, adjoint, reference_work(l));
+        gdpi_reference_fold(l->plan->context->pool, &l->plan->problem, &l->args, adjoint,
+                            reference_work(l));
     else
         step(l, adjoint ? GDPI_KERNEL_ADJOINT_COMPOSE_RANKS : GDPI_KERNEL_COMPOSE_RANKS);
     return state;
 }
 
-gdp_status gdp_cp_forward_prepare(const gdp_plan *plan, const gdp_inputs *inputs, const gdp_cp_window *window,
-                                  void *summary, gdp_saved_context *saved, const gdp_execution *execution)
+gdp_status gdp_cp_forward_prepare(const gdp_plan *plan, const gdp_inputs *inputs,
+                                  const gdp_cp_window *window, void *summary,
+                                  gdp_saved_context *saved, const gdp_execution *execution)
 {
     launch l;
     GDPI_TRY(begin(&l, plan, GDP_PLAN_CP, inputs, saved, execution));
@@ -275,8 +326,9 @@ gdp_status gdp_cp_forward_prepare(const gdp_plan *plan, const gdp_inputs *inputs
     return GDP_OK;
 }
 
-gdp_status gdp_cp_forward_apply(const gdp_plan *plan, const gdp_inputs *inputs, const gdp_cp_window *window,
-                                const void *gathered, const gdp_outputs *outputs, gdp_saved_context *saved,
+gdp_status gdp_cp_forward_apply(const gdp_plan *plan, const gdp_inputs *inputs,
+                                const gdp_cp_window *window, const void *gathered,
+                                const gdp_outputs *outputs, gdp_saved_context *saved,
                                 const gdp_execution *execution)
 {
     launch l;
@@ -298,9 +350,11 @@ gdp_status gdp_cp_forward_apply(const gdp_plan *plan, const gdp_inputs *inputs, 
     return GDP_OK;
 }
 
-gdp_status gdp_cp_backward_prepare(const gdp_plan *plan, const gdp_inputs *inputs, const gdp_cp_window *window,
-                                   const gdp_output_gradients *output_gradients, const gdp_saved_context *saved,
-                                   void *summary, const gdp_execution *execution)
+gdp_status gdp_cp_backward_prepare(const gdp_plan *plan, const gdp_inputs *inputs,
+                                   const gdp_cp_window *window,
+                                   const gdp_output_gradients *output_gradients,
+                                   const gdp_saved_context *saved, void *summary,
+                                   const gdp_execution *execution)
 {
     launch l;
     GDPI_TRY(begin(&l, plan, GDP_PLAN_CP | GDP_PLAN_BACKWARD, inputs, saved, execution));
@@ -315,9 +369,11 @@ gdp_status gdp_cp_backward_prepare(const gdp_plan *plan, const gdp_inputs *input
     return GDP_OK;
 }
 
-gdp_status gdp_cp_backward_apply(const gdp_plan *plan, const gdp_inputs *inputs, const gdp_cp_window *window,
-                                 const gdp_output_gradients *output_gradients, const gdp_saved_context *saved,
-                                 const void *gathered, const gdp_input_gradients *input_gradients,
+gdp_status gdp_cp_backward_apply(const gdp_plan *plan, const gdp_inputs *inputs,
+                                 const gdp_cp_window *window,
+                                 const gdp_output_gradients *output_gradients,
+                                 const gdp_saved_context *saved, const void *gathered,
+                                 const gdp_input_gradients *input_gradients,
                                  const gdp_execution *execution)
 {
     launch l;
@@ -331,9 +387,9 @@ gdp_status gdp_cp_backward_apply(const gdp_plan *plan, const gdp_inputs *inputs,
     if (continues_before(window) && on_reference(&l))
         l.args.incoming_state = at(saved->data, plan->layout.saved_incoming_state);
     if (continues_behind(window))
-        l.args.d_outgoing_state =
-            fold_ranks(&l, true, gathered, window->following_rank_stop - 1,
-                       window->following_rank_stop - 1 - window->rank, at(l.workspace, plan->layout.incoming_state));
+        l.args.d_outgoing_state = fold_ranks(&l, true, gathered, window->following_rank_stop - 1,
+                                             window->following_rank_stop - 1 - window->rank,
+                                             at(l.workspace, plan->layout.incoming_state));
     finish_backward(&l);
     return GDP_OK;
 }

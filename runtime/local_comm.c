@@ -49,7 +49,8 @@ static bool meet(meeting *m)
         pthread_cond_broadcast(&m->changed);
     }
     while (!m->broken && m->round == round)
-        if (pthread_cond_timedwait(&m->changed, &m->mutex, &deadline) == ETIMEDOUT && m->round == round) {
+        if (pthread_cond_timedwait(&m->changed, &m->mutex, &deadline) == ETIMEDOUT &&
+            m->round == round) {
             m->broken = true;
             pthread_cond_broadcast(&m->changed);
         }
@@ -70,14 +71,17 @@ static gdp_status gather(seat *mine, const void *send, void *receive, size_t byt
     }
     came = came && meet(m); /* nobody's memory may change before all have read it */
     if (!came)
-        return gdpi_fail(GDP_STATUS_TIMEOUT, "rank %d: another rank did not come within %d ms; the group is over",
+        return gdpi_fail(GDP_STATUS_TIMEOUT,
+                         "rank %d: another rank did not come within %d ms; the group is over",
                          mine->rank, m->timeout_ms);
     if (!equal)
-        return gdpi_fail(GDP_STATUS_MISMATCH, "rank %d: the ranks exchange messages of different sizes", mine->rank);
+        return gdpi_fail(GDP_STATUS_MISMATCH,
+                         "rank %d: the ranks exchange messages of different sizes", mine->rank);
     return GDP_OK;
 }
 
-static gdp_status all_gather(void *user, const void *send, void *receive, size_t bytes, gdp_stream stream)
+static gdp_status all_gather(void *user, const void *send, void *receive, size_t bytes,
+                             gdp_stream stream)
 {
     (void)stream;
     return gather(user, send, receive, bytes);
@@ -90,12 +94,15 @@ static gdp_status all_gather_host(void *user, const void *send, void *receive, s
 
 gdp_status gdp_local_comms_create(gdp_context *context, int size, int timeout_ms, gdp_comm *comms)
 {
-    if (!context || !comms) return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "context or comms is NULL");
+    if (!context || !comms)
+        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "context or comms is NULL");
     if (size < 1 || size > 4096)
         return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "size is %d; accepted is 1 to 4096", size);
     if (timeout_ms < 1)
-        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "timeout_ms is %d; accepted is 1 or more", timeout_ms);
-    meeting *m = gdpi_allocate_zeroed(&context->allocator, sizeof *m + (size_t)size * sizeof m->seats[0]);
+        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "timeout_ms is %d; accepted is 1 or more",
+                         timeout_ms);
+    meeting *m =
+        gdpi_allocate_zeroed(&context->allocator, sizeof *m + (size_t)size * sizeof m->seats[0]);
     if (!m) return GDP_STATUS_OUT_OF_MEMORY;
     m->allocator = context->allocator;
     m->size = size;
@@ -109,8 +116,12 @@ gdp_status gdp_local_comms_create(gdp_context *context, int size, int timeout_ms
     for (int r = 0; r < size; r++) {
         m->seats[r] = (seat){ .meeting = m, .rank = r };
         comms[r] = (gdp_comm){
-            .struct_size = sizeof(gdp_comm), .rank = r, .size = size, .user = &m->seats[r],
-            .all_gather = all_gather, .all_gather_host = all_gather_host,
+            .struct_size = sizeof(gdp_comm),
+            .rank = r,
+            .size = size,
+            .user = &m->seats[r],
+            .all_gather = all_gather,
+            .all_gather_host = all_gather_host,
         };
     }
     return GDP_OK;

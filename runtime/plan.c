@@ -51,24 +51,29 @@ static void lay_out_kernels(gdp_plan *plan, bool backward, bool cp)
     l->a = place(end, true, elements(sizeof(float), chunks, HV, R, R));
     l->p = place(end, true, elements(sizeof(float), chunks, HV, C, R));
     l->segment_state = place(end, true, elements(sizeof(float), segments, HV, K, V));
-    l->segment_summary = place(end, summaries && !backward, elements(sizeof(float), segments, HV, K, V + K));
+    l->segment_summary =
+        place(end, summaries && !backward, elements(sizeof(float), segments, HV, K, V + K));
     l->segment_d_state = place(end, backward, elements(sizeof(float), segments, HV, K, V));
-    l->segment_d_summary = place(end, summaries && backward, elements(sizeof(float), segments, HV, K, V + K));
+    l->segment_d_summary =
+        place(end, summaries && backward, elements(sizeof(float), segments, HV, K, V + K));
     l->chunk_d_state = place(end, backward, elements(sizeof(float), chunks, HV, K, V));
     l->incoming_state = place(end, cp, elements(sizeof(float), plan->fold_sequences, HV, K, V));
-    l->scratch = place(end, true, elements(plan->scratch, gdpi_pool_threads(plan->context->pool), 1, 1, 1));
+    l->scratch =
+        place(end, true, elements(plan->scratch, gdpi_pool_threads(plan->context->pool), 1, 1, 1));
     l->saved_chunk_state = place(saved, backward, elements(sizeof(float), chunks, HV, K, V));
-    l->saved_segment_summary = place(saved, summaries && backward, elements(sizeof(float), segments, HV, K, V + K));
+    l->saved_segment_summary =
+        place(saved, summaries && backward, elements(sizeof(float), segments, HV, K, V + K));
 }
 
 static void lay_out_reference(gdp_plan *plan, bool backward, bool cp)
 {
     gdpi_layout *l = &plan->layout;
     const gdp_problem *problem = &plan->problem;
-    const size_t state =
-        elements(sizeof(float), plan->fold_sequences, problem->value_heads, problem->dim_k, problem->dim_v);
-    l->scratch = place(&l->workspace, true,
-                       gdpi_reference_workspace(problem, gdpi_pool_threads(plan->context->pool), backward));
+    const size_t state = elements(sizeof(float), plan->fold_sequences, problem->value_heads,
+                                  problem->dim_k, problem->dim_v);
+    l->scratch =
+        place(&l->workspace, true,
+              gdpi_reference_workspace(problem, gdpi_pool_threads(plan->context->pool), backward));
     l->incoming_state = place(&l->workspace, cp, state);
     l->saved_incoming_state = place(&l->saved, cp && backward, state);
 }
@@ -80,13 +85,16 @@ static gdp_status lay_out(gdp_plan *plan)
     const bool backward = plan->flags & GDP_PLAN_BACKWARD, cp = plan->flags & GDP_PLAN_CP;
     memset(l, 0xff, sizeof *l); /* every area: not needed */
     l->workspace = l->saved = l->summary = 0;
-    if (plan->config.target == GDP_TARGET_REFERENCE) lay_out_reference(plan, backward, cp);
-    else lay_out_kernels(plan, backward, cp);
+    if (plan->config.target == GDP_TARGET_REFERENCE)
+        lay_out_reference(plan, backward, cp);
+    else
+        lay_out_kernels(plan, backward, cp);
     if (cp)
-        l->summary = elements(sizeof(float), plan->fold_sequences, problem->value_heads, problem->dim_k,
-                              problem->dim_k + problem->dim_v);
+        l->summary = elements(sizeof(float), plan->fold_sequences, problem->value_heads,
+                              problem->dim_k, problem->dim_k + problem->dim_v);
     if (l->workspace == SIZE_MAX || l->saved == SIZE_MAX)
-        return gdpi_fail(GDP_STATUS_UNSUPPORTED, "problem: its workspace would exceed the address space");
+        return gdpi_fail(GDP_STATUS_UNSUPPORTED,
+                         "problem: its workspace would exceed the address space");
     return GDP_OK;
 }
 
@@ -98,7 +106,8 @@ static void count_tasks(gdp_plan *plan)
 {
     const gdp_problem *problem = &plan->problem;
     const bool packed = problem->sequences > 0;
-    const int64_t C = plan->config.chunk, segment = plan->config.segment, block = plan->config.block_v;
+    const int64_t C = plan->config.chunk, segment = plan->config.segment,
+                  block = plan->config.block_v;
     plan->sequence_count = packed ? problem->sequences : problem->batch;
     plan->fold_sequences = packed ? 1 : problem->batch;
     if (plan->config.target == GDP_TARGET_REFERENCE) return;
@@ -128,17 +137,24 @@ static bool needs_kernel(const gdp_plan *plan, enum gdpi_kernel_id id)
     case GDPI_KERNEL_INDEX:
     case GDPI_KERNEL_CHUNK_TERMS:
     case GDPI_KERNEL_COMPOSE_SEGMENTS:
-    case GDPI_KERNEL_FORWARD_SCAN: return true;
-    case GDPI_KERNEL_SUMMARY: return cut || cp;
+    case GDPI_KERNEL_FORWARD_SCAN:
+        return true;
+    case GDPI_KERNEL_SUMMARY:
+        return cut || cp;
     case GDPI_KERNEL_COMPOSE_SHARD:
-    case GDPI_KERNEL_COMPOSE_RANKS: return cp;
-    case GDPI_KERNEL_ADJOINT_SUMMARY: return backward && (cut || cp);
+    case GDPI_KERNEL_COMPOSE_RANKS:
+        return cp;
+    case GDPI_KERNEL_ADJOINT_SUMMARY:
+        return backward && (cut || cp);
     case GDPI_KERNEL_ADJOINT_COMPOSE_SEGMENTS:
     case GDPI_KERNEL_BACKWARD_SCAN:
-    case GDPI_KERNEL_CHUNK_BACKWARD: return backward;
+    case GDPI_KERNEL_CHUNK_BACKWARD:
+        return backward;
     case GDPI_KERNEL_ADJOINT_COMPOSE_SHARD:
-    case GDPI_KERNEL_ADJOINT_COMPOSE_RANKS: return backward && cp;
-    default: return false;
+    case GDPI_KERNEL_ADJOINT_COMPOSE_RANKS:
+        return backward && cp;
+    default:
+        return false;
     }
 }
 
@@ -154,8 +170,8 @@ static void prepare_kernel(void *argument, int64_t task, int slot)
     gdp_plan *plan = all->plan;
     (void)slot;
     if (!needs_kernel(plan, (enum gdpi_kernel_id)task)) return;
-    all->status[task] = gdpi_kernel_get(plan->context, (enum gdpi_kernel_id)task, &plan->problem, &plan->config,
-                                        &plan->kernels[task]);
+    all->status[task] = gdpi_kernel_get(plan->context, (enum gdpi_kernel_id)task, &plan->problem,
+                                        &plan->config, &plan->kernels[task]);
     if (all->status[task] != GDP_OK)
         all->sentence[task] = gdpi_copy_text(&plan->context->allocator, gdp_last_error());
 }
@@ -174,7 +190,8 @@ static gdp_status prepare_kernels(gdp_plan *plan)
             status = gdpi_fail(all.status[i], "kernel %s: %s", gdpi_kernels[i].name,
                                all.sentence[i] ? all.sentence[i] : gdp_status_name(all.status[i]));
         gdpi_release(&plan->context->allocator, all.sentence[i]);
-        if (plan->kernels[i] && plan->kernels[i]->scratch > plan->scratch) plan->scratch = plan->kernels[i]->scratch;
+        if (plan->kernels[i] && plan->kernels[i]->scratch > plan->scratch)
+            plan->scratch = plan->kernels[i]->scratch;
     }
     plan->scratch = (plan->scratch + GDPI_ALIGNMENT - 1) / GDPI_ALIGNMENT * GDPI_ALIGNMENT;
     return status;
@@ -190,15 +207,15 @@ static gdp_status build(gdp_plan *plan, const gdp_config *config)
     return lay_out(plan);
 }
 
-gdp_status gdp_plan_create(gdp_context *context, const gdp_problem *problem, const gdp_config *config,
-                           unsigned flags, gdp_plan **plan)
+gdp_status gdp_plan_create(gdp_context *context, const gdp_problem *problem,
+                           const gdp_config *config, unsigned flags, gdp_plan **plan)
 {
     if (!context || !plan) return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "context or plan is NULL");
     *plan = NULL;
     GDPI_TRY(gdp_problem_check(problem));
     if (flags & ~(unsigned)(GDP_PLAN_BACKWARD | GDP_PLAN_CP))
-        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "flags is %#x; accepted are GDP_PLAN_BACKWARD and GDP_PLAN_CP",
-                         flags);
+        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT,
+                         "flags is %#x; accepted are GDP_PLAN_BACKWARD and GDP_PLAN_CP", flags);
     gdp_plan *made = gdpi_allocate_zeroed(&context->allocator, sizeof *made);
     if (!made) return GDP_STATUS_OUT_OF_MEMORY;
     made->context = context;

@@ -1,5 +1,6 @@
-/* The host's worker threads. A job lives on the stack of the thread that runs it; workers find it in a
- * list, take tasks from its counter, and its owner leaves only when all of them have left. */
+/* The host's worker threads. A job lives on the stack of the thread that runs it; workers find
+ * it in a list, take tasks from its counter, and its owner leaves only when all of them have
+ * left. */
 #include "internal.h"
 
 #include <signal.h>
@@ -34,8 +35,8 @@ static void work_on(job *at, int slot)
     }
 }
 
-/* A worker leaves a job only when no task is left, and then never comes back: so there are at most as
- * many slots as participants. */
+/* A worker leaves a job only when no task is left, and then never comes back: so there are at
+ * most as many slots as participants. */
 static job *find_job(const gdpi_pool *pool)
 {
     for (job *at = pool->jobs; at; at = at->next)

@@ -9,11 +9,15 @@ size_t gdp_dtype_size(gdp_dtype dtype)
 {
     switch (dtype) {
     case GDP_DTYPE_BF16:
-    case GDP_DTYPE_F16: return 2;
+    case GDP_DTYPE_F16:
+        return 2;
     case GDP_DTYPE_F32:
-    case GDP_DTYPE_I32: return 4;
-    case GDP_DTYPE_I64: return 8;
-    default: return 0;
+    case GDP_DTYPE_I32:
+        return 4;
+    case GDP_DTYPE_I64:
+        return 8;
+    default:
+        return 0;
     }
 }
 
@@ -29,16 +33,19 @@ gdp_status gdp_problem_check(const gdp_problem *problem)
 {
     char sentence[SENTENCE];
     if (!problem) return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "problem is NULL");
-    if (gdpi_fields_check(gdpi_problem_fields, GDPI_PROBLEM_FIELDS, problem, sentence, sizeof sentence))
+    if (gdpi_fields_check(gdpi_problem_fields, GDPI_PROBLEM_FIELDS, problem, sentence,
+                          sizeof sentence))
         return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "problem: %s", sentence);
     if (problem->value_heads % problem->heads != 0)
-        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT,
-                         "problem: value_heads is %lld; accepted is a multiple of heads, which is %lld",
-                         (long long)problem->value_heads, (long long)problem->heads);
+        return gdpi_fail(
+            GDP_STATUS_INVALID_ARGUMENT,
+            "problem: value_heads is %lld; accepted is a multiple of heads, which is %lld",
+            (long long)problem->value_heads, (long long)problem->heads);
     if (problem->sequences > 0 && problem->batch != 1)
-        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT,
-                         "problem: batch is %lld; packed sequences (sequences = %lld) need batch = 1",
-                         (long long)problem->batch, (long long)problem->sequences);
+        return gdpi_fail(
+            GDP_STATUS_INVALID_ARGUMENT,
+            "problem: batch is %lld; packed sequences (sequences = %lld) need batch = 1",
+            (long long)problem->batch, (long long)problem->sequences);
 
     /* The largest tensor and the largest table must be addressable with room to spare. */
     const double wide = (double)(problem->dim_k > problem->dim_v ? problem->dim_k : problem->dim_v);
@@ -54,14 +61,14 @@ gdp_status gdp_problem_check(const gdp_problem *problem)
 
 /* ---- text forms ---- */
 
-static gdp_status print(const gdpi_field *fields, size_t count, const void *object, const char *name,
-                        char *text, size_t capacity)
+static gdp_status print(const gdpi_field *fields, size_t count, const void *object,
+                        const char *name, char *text, size_t capacity)
 {
     if (!object || !text) return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "%s or text is NULL", name);
     const int length = gdpi_fields_print(fields, count, object, text, capacity);
     if (length < 0 || (size_t)length >= capacity)
-        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "capacity is %zu; this %s needs %d", capacity, name,
-                         length + 1);
+        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "capacity is %zu; this %s needs %d", capacity,
+                         name, length + 1);
     return GDP_OK;
 }
 

@@ -1,6 +1,6 @@
-/* The recurrence in float64, token by token: what every other way to compute a layer is compared with.
- * A task works on LANES columns of one state, which no other task touches: the result is the same for
- * any number of threads. This file: forward, shard summaries and their folds. */
+/* The recurrence in float64, token by token: what every other way to compute a layer is compared
+ * with. A task works on LANES columns of one state, which no other task touches: the result is
+ * the same for any number of threads. This file: forward, shard summaries and their folds. */
 #include "reference.h"
 
 #include <math.h>
@@ -123,7 +123,8 @@ static void run_forward(const columns *c, bool read_out)
     }
 }
 
-/* From the gradient of the state at the end to that at the start; the states themselves have no part in it. */
+/* From the gradient of the state at the end to that at the start; the states themselves have no
+ * part in it. */
 static void run_adjoint(const columns *c)
 {
     const gdp_problem *p = c->job->problem;

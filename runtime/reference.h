@@ -1,5 +1,6 @@
-/* Shared by the two halves of the reference: sequences, states and the steps of the recurrence on
- * LANES columns of the state at a time, as doubles [K][LANES]; columns do not depend on each other. */
+/* Shared by the two halves of the reference: sequences, states and the steps of the recurrence
+ * on LANES columns of the state at a time, as doubles [K][LANES]; columns do not depend on each
+ * other. */
 #ifndef GDPI_REFERENCE_H
 #define GDPI_REFERENCE_H
 
@@ -126,6 +127,20 @@ static inline const gdpi_pair *gdpi_row(const double *S, int64_t i)
 }
 
 static inline gdpi_pair *gdpi_row_of(double *S, int64_t i) { return (gdpi_pair *)(S + i * LANES); }
+
+/** Sums in an order that is always the same. */
+static inline double gdpi_sum(const gdpi_pair *x)
+{
+    const gdpi_pair sum = ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7]));
+    return sum[0] + sum[1];
+}
+
+static inline double gdpi_dot(const gdpi_pair *x, const gdpi_pair *y)
+{
+    gdpi_pair products[PAIRS];
+    for (int l = 0; l < PAIRS; l++) products[l] = x[l] * y[l];
+    return gdpi_sum(products);
+}
 
 /** sums = S^T x */
 static inline void gdpi_project(int64_t K, const double *restrict S, const double *restrict x,

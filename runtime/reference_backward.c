@@ -1,9 +1,10 @@
 /* The reference's gradients, by differentiating the recurrence step by step.
  *
- * The states are needed from the last to the first. Keeping all takes too much memory and the update
- * cannot be undone safely, so a first pass keeps those at the starts of blocks of about sqrt(T) tokens, and
- * each block's states are made again from there. A task owns a query head and the value heads that
- * share it: dq and dk are summed in the same order for any number of threads. */
+ * The states are needed from the last to the first. Keeping all takes too much memory and the
+ * update cannot be undone safely, so a first pass keeps those at the starts of blocks of about
+ * sqrt(T) tokens, and each block's states are made again from there. A task owns a query head
+ * and the value heads that share it: dq and dk are summed in the same order for any number of
+ * threads. */
 #include "reference.h"
 
 #include <math.h>
@@ -22,8 +23,8 @@ static int64_t take(layout *l, int64_t count)
     return at;
 }
 
-/* With blocks of b tokens the checkpoints take group V T/b columns and a block's states LANES n b: b makes
- * them equal. */
+/* With blocks of b tokens the checkpoints take group V T/b columns and a block's states LANES n
+ * b: b makes them equal. */
 static layout lay_out(const gdp_problem *p)
 {
     layout l = { .group = p->value_heads / p->heads, .v_blocks = gdpi_blocks(p->dim_v, LANES) };
@@ -162,20 +163,6 @@ static void remake_states(const task_state *c, const double *checkpoint, int64_t
 
 /* ---- backward ---- */
 
-/* x . y; always in the same order. */
-static inline double dot(const gdpi_pair *x, const gdpi_pair *y)
-{
-    const gdpi_pair sum = ((x[0] * y[0] + x[1] * y[1]) + (x[2] * y[2] + x[3] * y[3])) +
-                          ((x[4] * y[4] + x[5] * y[5]) + (x[6] * y[6] + x[7] * y[7]));
-    return sum[0] + sum[1];
-}
-
-static inline double sum_of(const gdpi_pair *x)
-{
-    const gdpi_pair sum = ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7]));
-    return sum[0] + sum[1];
-}
-
 /* The read-out o = scale S^T q: dq += S d_o, dS += q d_o^T, with the scale in d_o. */
 static void read_out_backward(int64_t K, const double *restrict S, const double *restrict q,
                               const double *restrict d_o, double *restrict dS, double *restrict dq)
@@ -184,7 +171,7 @@ static void read_out_backward(int64_t K, const double *restrict S, const double 
     memcpy(with, d_o, sizeof with);
     for (int64_t i = 0; i < K; i++) {
         gdpi_pair *row = gdpi_row_of(dS, i);
-        dq[i] += dot(gdpi_row(S, i), with);
+        dq[i] += gdpi_dot(gdpi_row(S, i), with);
         for (int l = 0; l < PAIRS; l++) row[l] += q[i] * with[l];
     }
 }
@@ -198,13 +185,13 @@ static void write_backward(int64_t K, const double *restrict dS, const double *r
     for (int64_t i = 0; i < K; i++) {
         const gdpi_pair *row = gdpi_row(dS, i);
         for (int l = 0; l < PAIRS; l++) sums[l] += k[i] * row[l];
-        dk[i] += dot(row, with);
+        dk[i] += gdpi_dot(row, with);
     }
     memcpy(d_u, sums, sizeof sums);
 }
 
-/* Through the error and the decay: dk -= decay S d_v, dS = decay (dS - k d_v^T). Returns the gradient of
- * g, decay times the sum of S (dS - k d_v^T). */
+/* Through the error and the decay: dk -= decay S d_v, dS = decay (dS - k d_v^T). Returns the
+ * gradient of g, decay times the sum of S (dS - k d_v^T). */
 static double error_backward(int64_t K, const double *restrict S, double decay,
                              const double *restrict k, const double *restrict d_v,
                              double *restrict dS, double *restrict dk)
@@ -214,13 +201,13 @@ static double error_backward(int64_t K, const double *restrict S, double decay,
     for (int64_t i = 0; i < K; i++) {
         const gdpi_pair *before = gdpi_row(S, i);
         gdpi_pair *row = gdpi_row_of(dS, i);
-        dk[i] -= decay * dot(before, with);
+        dk[i] -= decay * gdpi_dot(before, with);
         for (int l = 0; l < PAIRS; l++) {
             row[l] = decay * (row[l] - k[i] * with[l]);
             sums[l] += before[l] * row[l];
         }
     }
-    return sum_of(sums);
+    return gdpi_sum(sums);
 }
 
 /* Sub-token i of the block. */

@@ -44,11 +44,13 @@ static gdp_status check_strides(const gdp_tensor *tensor, const expectation *wan
     for (int i = want->rank - 1; i >= 0; i--) {
         const bool innermost = i == want->rank - 1;
         if (tensor->shape[i] > 1 && (innermost || want->contiguous) && tensor->stride[i] != dense)
-            return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "%s: stride[%d] is %lld; accepted is %lld", want->name,
-                             i, (long long)tensor->stride[i], (long long)dense);
+            return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT,
+                             "%s: stride[%d] is %lld; accepted is %lld", want->name, i,
+                             (long long)tensor->stride[i], (long long)dense);
         if (tensor->stride[i] < 0)
-            return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "%s: stride[%d] is %lld; accepted is 0 or more",
-                             want->name, i, (long long)tensor->stride[i]);
+            return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT,
+                             "%s: stride[%d] is %lld; accepted is 0 or more", want->name, i,
+                             (long long)tensor->stride[i]);
         dense *= want->shape[i];
     }
     return GDP_OK;
@@ -58,8 +60,8 @@ static gdp_status check(const gdp_tensor *tensor, const expectation *want)
 {
     if (!tensor->data) {
         if (want->required && count_elements(want) > 0)
-            return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "%s is absent (data is NULL); this problem needs it",
-                             want->name);
+            return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT,
+                             "%s is absent (data is NULL); this problem needs it", want->name);
         return GDP_OK;
     }
     if (tensor->dtype != want->dtype) {
@@ -69,30 +71,36 @@ static gdp_status check(const gdp_tensor *tensor, const expectation *want)
                          gdpi_dtype_names[want->dtype]);
     }
     if (tensor->rank != want->rank)
-        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "%s: rank is %d; accepted is %d", want->name, tensor->rank,
-                         want->rank);
+        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "%s: rank is %d; accepted is %d", want->name,
+                         tensor->rank, want->rank);
     for (int i = 0; i < want->rank; i++)
         if (tensor->shape[i] != want->shape[i])
-            return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "%s: shape[%d] is %lld; accepted is %lld", want->name, i,
-                             (long long)tensor->shape[i], (long long)want->shape[i]);
+            return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "%s: shape[%d] is %lld; accepted is %lld",
+                             want->name, i, (long long)tensor->shape[i], (long long)want->shape[i]);
     const size_t size = gdp_dtype_size(want->dtype);
     if ((uintptr_t)tensor->data % size != 0)
-        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "%s: data is %p; accepted is a multiple of %zu bytes",
-                         want->name, tensor->data, size);
+        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT,
+                         "%s: data is %p; accepted is a multiple of %zu bytes", want->name,
+                         tensor->data, size);
     return check_strides(tensor, want);
 }
 
 /* A tensor [B, rows, heads] or [B, rows, heads, dim] as a view. */
-static gdp_status bind(const gdp_tensor *tensor, const char *name, const gdp_problem *problem, gdp_dtype dtype,
-                       int64_t per_token, int64_t heads, int64_t dim, gdp_view *view)
+static gdp_status bind(const gdp_tensor *tensor, const char *name, const gdp_problem *problem,
+                       gdp_dtype dtype, int64_t per_token, int64_t heads, int64_t dim,
+                       gdp_view *view)
 {
     const expectation want = {
-        .name = name, .dtype = dtype, .rank = dim ? 4 : 3, .required = true,
+        .name = name,
+        .dtype = dtype,
+        .rank = dim ? 4 : 3,
+        .required = true,
         .shape = { problem->batch, problem->tokens * per_token, heads, dim },
     };
     if (dtype == GDP_DTYPE_NONE) {
         if (tensor->data)
-            return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "%s is given; the problem's gate_dtype is none", name);
+            return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT,
+                             "%s is given; the problem's gate_dtype is none", name);
         return GDP_OK;
     }
     /* Without an innermost dimension the head takes its place, with any stride. */
@@ -113,7 +121,10 @@ static gdp_status bind(const gdp_tensor *tensor, const char *name, const gdp_pro
 static gdp_status bind_state(const gdp_tensor *tensor, const char *name, const gdp_problem *problem)
 {
     const expectation want = {
-        .name = name, .dtype = GDP_DTYPE_F32, .rank = 4, .contiguous = true,
+        .name = name,
+        .dtype = GDP_DTYPE_F32,
+        .rank = 4,
+        .contiguous = true,
         .shape = { problem->sequences ? problem->sequences : problem->batch, problem->value_heads,
                    problem->dim_k, problem->dim_v },
     };
@@ -126,8 +137,9 @@ gdp_status gdpi_bind_inputs(const gdp_problem *problem, const gdp_inputs *inputs
     const int64_t K = problem->dim_k, V = problem->dim_v;
     if (!inputs) return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "inputs is NULL");
     if (inputs->num_householder != n)
-        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "num_householder is %d; the problem's is %lld",
-                         inputs->num_householder, (long long)n);
+        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT,
+                         "num_householder is %d; the problem's is %lld", inputs->num_householder,
+                         (long long)n);
     if (!isfinite(inputs->scale))
         return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "scale is %g; accepted is a finite number",
                          (double)inputs->scale);
@@ -140,11 +152,16 @@ gdp_status gdpi_bind_inputs(const gdp_problem *problem, const gdp_inputs *inputs
 
     const bool packed = problem->sequences > 0;
     const expectation cu = {
-        .name = "cu_seqlens", .dtype = problem->index_dtype, .rank = 1, .required = packed,
-        .contiguous = true, .shape = { problem->sequences + 1 },
+        .name = "cu_seqlens",
+        .dtype = problem->index_dtype,
+        .rank = 1,
+        .required = packed,
+        .contiguous = true,
+        .shape = { problem->sequences + 1 },
     };
     if (!packed && inputs->cu_seqlens.data)
-        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "cu_seqlens is given; the problem has sequences = 0");
+        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT,
+                         "cu_seqlens is given; the problem has sequences = 0");
     GDPI_TRY(check(&inputs->cu_seqlens, &cu));
 
     args->cu_seqlens = inputs->cu_seqlens.data;
@@ -156,25 +173,26 @@ gdp_status gdpi_bind_inputs(const gdp_problem *problem, const gdp_inputs *inputs
 gdp_status gdpi_bind_outputs(const gdp_problem *problem, const gdp_outputs *outputs, gdp_args *args)
 {
     if (!outputs) return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "outputs is NULL");
-    GDPI_TRY(bind(&outputs->o, "o", problem, problem->dtype, 1, problem->value_heads, problem->dim_v, &args->o));
+    GDPI_TRY(bind(&outputs->o, "o", problem, problem->dtype, 1, problem->value_heads,
+                  problem->dim_v, &args->o));
     GDPI_TRY(bind_state(&outputs->final_state, "final_state", problem));
     args->final_state = outputs->final_state.data;
     return GDP_OK;
 }
 
-gdp_status gdpi_bind_output_gradients(const gdp_problem *problem, const gdp_output_gradients *gradients,
-                                      gdp_args *args)
+gdp_status gdpi_bind_output_gradients(const gdp_problem *problem,
+                                      const gdp_output_gradients *gradients, gdp_args *args)
 {
     if (!gradients) return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "output_gradients is NULL");
-    GDPI_TRY(bind(&gradients->d_o, "d_o", problem, problem->dtype, 1, problem->value_heads, problem->dim_v,
-                  &args->d_o));
+    GDPI_TRY(bind(&gradients->d_o, "d_o", problem, problem->dtype, 1, problem->value_heads,
+                  problem->dim_v, &args->d_o));
     GDPI_TRY(bind_state(&gradients->d_final_state, "d_final_state", problem));
     args->d_final_state = gradients->d_final_state.data;
     return GDP_OK;
 }
 
-gdp_status gdpi_bind_input_gradients(const gdp_problem *problem, const gdp_input_gradients *gradients,
-                                     gdp_args *args)
+gdp_status gdpi_bind_input_gradients(const gdp_problem *problem,
+                                     const gdp_input_gradients *gradients, gdp_args *args)
 {
     const int64_t n = problem->num_householder, H = problem->heads, HV = problem->value_heads;
     const int64_t K = problem->dim_k, V = problem->dim_v;
@@ -183,7 +201,8 @@ gdp_status gdpi_bind_input_gradients(const gdp_problem *problem, const gdp_input
     GDPI_TRY(bind(&gradients->dk, "dk", problem, problem->dtype, n, H, K, &args->dk));
     GDPI_TRY(bind(&gradients->dv, "dv", problem, problem->dtype, n, HV, V, &args->dv));
     GDPI_TRY(bind(&gradients->dg, "dg", problem, problem->gate_dtype, 1, HV, 0, &args->dg));
-    GDPI_TRY(bind(&gradients->dbeta, "dbeta", problem, problem->beta_dtype, n, HV, 0, &args->dbeta));
+    GDPI_TRY(
+        bind(&gradients->dbeta, "dbeta", problem, problem->beta_dtype, n, HV, 0, &args->dbeta));
     GDPI_TRY(bind_state(&gradients->d_initial_state, "d_initial_state", problem));
     args->d_initial_state = gradients->d_initial_state.data;
     return GDP_OK;
@@ -194,7 +213,8 @@ gdp_status gdpi_bind_input_gradients(const gdp_problem *problem, const gdp_input
 static int64_t boundary(const gdp_problem *problem, const gdp_inputs *inputs, int64_t i)
 {
     const void *data = inputs->cu_seqlens.data;
-    return problem->index_dtype == GDP_DTYPE_I32 ? ((const int32_t *)data)[i] : ((const int64_t *)data)[i];
+    return problem->index_dtype == GDP_DTYPE_I32 ? ((const int32_t *)data)[i]
+                                                 : ((const int64_t *)data)[i];
 }
 
 static gdp_status check_boundaries(const gdp_problem *problem, const gdp_inputs *inputs)
@@ -203,10 +223,12 @@ static gdp_status check_boundaries(const gdp_problem *problem, const gdp_inputs 
     for (int64_t i = 0; i <= problem->sequences; i++) {
         const int64_t here = boundary(problem, inputs, i);
         if (i == 0 && here != 0)
-            return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "cu_seqlens[0] is %lld; accepted is 0", (long long)here);
+            return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "cu_seqlens[0] is %lld; accepted is 0",
+                             (long long)here);
         if (here < before || here > problem->tokens)
-            return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "cu_seqlens[%lld] is %lld; accepted is %lld to %lld",
-                             (long long)i, (long long)here, (long long)before, (long long)problem->tokens);
+            return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT,
+                             "cu_seqlens[%lld] is %lld; accepted is %lld to %lld", (long long)i,
+                             (long long)here, (long long)before, (long long)problem->tokens);
         before = here;
     }
     return GDP_OK;
@@ -221,14 +243,14 @@ static gdp_status check_range(const gdp_tensor *tensor, const char *name, double
         for (int64_t row = 0; row < tensor->shape[1]; row++)
             for (int64_t head = 0; head < tensor->shape[2]; head++)
                 for (int64_t c = 0; c < dim; c++) {
-                    const int64_t at =
-                        b * tensor->stride[0] + row * tensor->stride[1] + head * tensor->stride[2] + c;
+                    const int64_t at = b * tensor->stride[0] + row * tensor->stride[1] +
+                                       head * tensor->stride[2] + c;
                     const double value = gdpi_load(tensor->data, tensor->dtype, at);
                     if (isnan(value) || value < low || value > high)
                         return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT,
-                                         "%s[%lld, %lld, %lld, %lld] is %g; accepted is %g to %g", name,
-                                         (long long)b, (long long)row, (long long)head, (long long)c, value,
-                                         low, high);
+                                         "%s[%lld, %lld, %lld, %lld] is %g; accepted is %g to %g",
+                                         name, (long long)b, (long long)row, (long long)head,
+                                         (long long)c, value, low, high);
                 }
     return GDP_OK;
 }
@@ -249,10 +271,13 @@ gdp_status gdpi_check_contents(const gdp_problem *problem, const gdp_inputs *inp
 
 gdp_status gdp_problem_from_inputs(const gdp_inputs *inputs, gdp_problem *problem)
 {
-    if (!inputs || !problem) return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "inputs or problem is NULL");
+    if (!inputs || !problem)
+        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "inputs or problem is NULL");
     const gdp_tensor *q = &inputs->q, *v = &inputs->v;
-    if (q->rank != 4) return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "q: rank is %d; accepted is 4", q->rank);
-    if (v->rank != 4) return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "v: rank is %d; accepted is 4", v->rank);
+    if (q->rank != 4)
+        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "q: rank is %d; accepted is 4", q->rank);
+    if (v->rank != 4)
+        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "v: rank is %d; accepted is 4", v->rank);
     gdp_problem posed = gdp_problem_default();
     posed.batch = q->shape[0];
     posed.tokens = q->shape[1];
@@ -266,7 +291,8 @@ gdp_status gdp_problem_from_inputs(const gdp_inputs *inputs, gdp_problem *proble
     if (inputs->beta.data) posed.beta_dtype = inputs->beta.dtype;
     if (inputs->cu_seqlens.data) {
         if (inputs->cu_seqlens.rank != 1 || inputs->cu_seqlens.shape[0] < 2)
-            return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "cu_seqlens: accepted is rank 1 with at least 2 entries");
+            return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT,
+                             "cu_seqlens: accepted is rank 1 with at least 2 entries");
         posed.sequences = inputs->cu_seqlens.shape[0] - 1;
         posed.index_dtype = inputs->cu_seqlens.dtype;
     }

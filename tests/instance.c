@@ -34,7 +34,8 @@ int64_t tensor_elements(const gdp_tensor *t)
 
 static int64_t offset(const gdp_tensor *t, int64_t b, int64_t row, int64_t head, int64_t c)
 {
-    return b * t->stride[0] + row * t->stride[1] + head * t->stride[2] + (t->rank == 4 ? c * t->stride[3] : 0);
+    return b * t->stride[0] + row * t->stride[1] + head * t->stride[2] +
+           (t->rank == 4 ? c * t->stride[3] : 0);
 }
 
 double tensor_get(const gdp_tensor *t, int64_t b, int64_t row, int64_t head, int64_t c)
@@ -83,7 +84,8 @@ static void fill_normal(gdp_tensor *t, bool unit, uint64_t *seed)
             norm += row_data[c] * row_data[c];
         }
         for (int64_t c = 0; c < dim; c++)
-            gdpi_store(t->data, t->dtype, row * dim + c, unit ? row_data[c] / sqrt(norm) : row_data[c]);
+            gdpi_store(t->data, t->dtype, row * dim + c,
+                       unit ? row_data[c] / sqrt(norm) : row_data[c]);
     }
 }
 
@@ -93,15 +95,21 @@ static double draw_gate(gate_kind kind, int64_t i, uint64_t *seed)
 {
     const double u = log(1 - random_uniform(seed));
     switch (kind) {
-    case GATE_WEAK: return 0.002 * u;
-    case GATE_NORMAL: return 0.1 * u;
-    case GATE_STRONG: return 20 * u;
-    case GATE_ALTERNATING: return i % 2 ? -1000 : 0;
-    default: return 0;
+    case GATE_WEAK:
+        return 0.002 * u;
+    case GATE_NORMAL:
+        return 0.1 * u;
+    case GATE_STRONG:
+        return 20 * u;
+    case GATE_ALTERNATING:
+        return i % 2 ? -1000 : 0;
+    default:
+        return 0;
     }
 }
 
-instance *instance_create(const char *text, const int64_t *cu, gate_kind gate, bool states, uint64_t seed)
+instance *instance_create(const char *text, const int64_t *cu, gate_kind gate, bool states,
+                          uint64_t seed)
 {
     instance *it = calloc(1, sizeof *it);
     assert_non_null(it);
@@ -109,7 +117,8 @@ instance *instance_create(const char *text, const int64_t *cu, gate_kind gate, b
     MUST(gdp_problem_parse(text, &it->problem));
     if (gate == GATE_NONE) it->problem.gate_dtype = GDP_DTYPE_NONE;
     const gdp_problem *p = &it->problem;
-    const int64_t B = p->batch, T = p->tokens, n = p->num_householder, H = p->heads, HV = p->value_heads;
+    const int64_t B = p->batch, T = p->tokens, n = p->num_householder, H = p->heads,
+                  HV = p->value_heads;
     const int64_t N = p->sequences ? p->sequences : B;
 
     it->in.q = make(p->dtype, 4, B, T, H, p->dim_k);
@@ -139,8 +148,10 @@ instance *instance_create(const char *text, const int64_t *cu, gate_kind gate, b
         memcpy(it->cu, cu, (size_t)(N + 1) * sizeof *cu);
         it->in.cu_seqlens = make(p->index_dtype, 1, N + 1, 0, 0, 0);
         for (int64_t i = 0; i <= N; i++) {
-            if (p->index_dtype == GDP_DTYPE_I32) ((int32_t *)it->in.cu_seqlens.data)[i] = (int32_t)cu[i];
-            else ((int64_t *)it->in.cu_seqlens.data)[i] = cu[i];
+            if (p->index_dtype == GDP_DTYPE_I32)
+                ((int32_t *)it->in.cu_seqlens.data)[i] = (int32_t)cu[i];
+            else
+                ((int64_t *)it->in.cu_seqlens.data)[i] = cu[i];
         }
     }
     it->in.num_householder = (int)n;
@@ -155,9 +166,9 @@ static void destroy_all(gdp_tensor *const *tensors)
 void instance_destroy(instance *it)
 {
     if (!it) return;
-    destroy_all((gdp_tensor *const[]){ &it->in.q, &it->in.k, &it->in.v, &it->in.g, &it->in.beta, &it->in.cu_seqlens,
-                                       &it->in.initial_state, &it->out_grads.d_o, &it->out_grads.d_final_state,
-                                       NULL });
+    destroy_all((gdp_tensor *const[]){ &it->in.q, &it->in.k, &it->in.v, &it->in.g, &it->in.beta,
+                                       &it->in.cu_seqlens, &it->in.initial_state,
+                                       &it->out_grads.d_o, &it->out_grads.d_final_state, NULL });
     free(it->cu);
     free(it);
 }
@@ -165,7 +176,8 @@ void instance_destroy(instance *it)
 results *results_create(const instance *it)
 {
     const gdp_problem *p = &it->problem;
-    const int64_t B = p->batch, T = p->tokens, n = p->num_householder, H = p->heads, HV = p->value_heads;
+    const int64_t B = p->batch, T = p->tokens, n = p->num_householder, H = p->heads,
+                  HV = p->value_heads;
     const int64_t N = p->sequences ? p->sequences : B;
     results *r = calloc(1, sizeof *r);
     assert_non_null(r);
@@ -183,8 +195,9 @@ results *results_create(const instance *it)
 void results_destroy(results *r)
 {
     if (!r) return;
-    destroy_all((gdp_tensor *const[]){ &r->out.o, &r->out.final_state, &r->grads.dq, &r->grads.dk, &r->grads.dv,
-                                       &r->grads.dg, &r->grads.dbeta, &r->grads.d_initial_state, NULL });
+    destroy_all((gdp_tensor *const[]){ &r->out.o, &r->out.final_state, &r->grads.dq, &r->grads.dk,
+                                       &r->grads.dv, &r->grads.dg, &r->grads.dbeta,
+                                       &r->grads.d_initial_state, NULL });
     free(r);
 }
 
@@ -194,7 +207,8 @@ double tensor_error(const gdp_tensor *got, const gdp_tensor *want)
 {
     double difference = 0, size = 0;
     for (int64_t i = 0; i < tensor_elements(want); i++) {
-        const double a = gdpi_load(got->data, got->dtype, i), b = gdpi_load(want->data, want->dtype, i);
+        const double a = gdpi_load(got->data, got->dtype, i),
+                     b = gdpi_load(want->data, want->dtype, i);
         if (isfinite(a) != isfinite(b)) return INFINITY;
         if (!isfinite(b)) continue;
         difference += (a - b) * (a - b);
@@ -208,13 +222,14 @@ typedef struct pair {
     const gdp_tensor *got, *want;
 } pair;
 
-#define PAIRS(a, b)                                                                                \
-    {                                                                                              \
-        { "o", &(a)->out.o, &(b)->out.o }, { "final_state", &(a)->out.final_state, &(b)->out.final_state }, \
-        { "dq", &(a)->grads.dq, &(b)->grads.dq }, { "dk", &(a)->grads.dk, &(b)->grads.dk },        \
-        { "dv", &(a)->grads.dv, &(b)->grads.dv }, { "dg", &(a)->grads.dg, &(b)->grads.dg },        \
-        { "dbeta", &(a)->grads.dbeta, &(b)->grads.dbeta },                                         \
-        { "d_initial_state", &(a)->grads.d_initial_state, &(b)->grads.d_initial_state },           \
+#define PAIRS(a, b)                                                                             \
+    {                                                                                           \
+        { "o", &(a)->out.o, &(b)->out.o },                                                      \
+            { "final_state", &(a)->out.final_state, &(b)->out.final_state },                    \
+            { "dq", &(a)->grads.dq, &(b)->grads.dq }, { "dk", &(a)->grads.dk, &(b)->grads.dk }, \
+            { "dv", &(a)->grads.dv, &(b)->grads.dv }, { "dg", &(a)->grads.dg, &(b)->grads.dg }, \
+            { "dbeta", &(a)->grads.dbeta, &(b)->grads.dbeta },                                  \
+            { "d_initial_state", &(a)->grads.d_initial_state, &(b)->grads.d_initial_state },    \
     }
 
 void expect_close(const results *got, const results *want, double bound, const char *what)
@@ -222,7 +237,8 @@ void expect_close(const results *got, const results *want, double bound, const c
     const pair pairs[] = PAIRS(got, want);
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         const double error = tensor_error(pairs[i].got, pairs[i].want);
-        if (!(error <= bound)) fail_msg("%s: %s has error %.3g, above %.3g", what, pairs[i].name, error, bound);
+        if (!(error <= bound))
+            fail_msg("%s: %s has error %.3g, above %.3g", what, pairs[i].name, error, bound);
     }
 }
 
@@ -230,7 +246,8 @@ void expect_same_bits(const results *got, const results *want, const char *what)
 {
     const pair pairs[] = PAIRS(got, want);
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
-        const size_t bytes = (size_t)tensor_elements(pairs[i].want) * gdp_dtype_size(pairs[i].want->dtype);
+        const size_t bytes =
+            (size_t)tensor_elements(pairs[i].want) * gdp_dtype_size(pairs[i].want->dtype);
         if (bytes && memcmp(pairs[i].got->data, pairs[i].want->data, bytes) != 0)
             fail_msg("%s: %s differs in its bits", what, pairs[i].name);
     }
@@ -255,14 +272,15 @@ void *aligned_bytes(size_t bytes, int poison)
     return memory;
 }
 
-gdp_status instance_run(gdp_context *context, const char *config_text, const instance *it, results *r,
-                        bool forward_only, int poison)
+gdp_status instance_run(gdp_context *context, const char *config_text, const instance *it,
+                        results *r, bool forward_only, int poison)
 {
     gdp_plan *plan;
     gdp_plan_sizes sizes;
     gdp_config config = { 0 };
     if (config_text) GDPI_TRY(gdp_config_parse(config_text, &config));
-    GDPI_TRY(gdp_plan_create(context, &it->problem, &config, forward_only ? 0 : GDP_PLAN_BACKWARD, &plan));
+    GDPI_TRY(gdp_plan_create(context, &it->problem, &config, forward_only ? 0 : GDP_PLAN_BACKWARD,
+                             &plan));
     MUST(gdp_plan_get_sizes(plan, &sizes));
     gdp_execution execution = { aligned_bytes(sizes.workspace, poison), sizes.workspace, NULL };
     gdp_saved_context saved = { .data = aligned_bytes(sizes.saved, poison), .bytes = sizes.saved };
@@ -296,7 +314,8 @@ static gdp_tensor cut(const gdp_tensor *t, int64_t begin, int64_t end, int64_t p
     gdp_tensor part = *t;
     if (!t->data) return part;
     part.shape[1] = (end - begin) * per_token;
-    part.data = (char *)t->data + (size_t)(begin * per_token * t->stride[1]) * gdp_dtype_size(t->dtype);
+    part.data =
+        (char *)t->data + (size_t)(begin * per_token * t->stride[1]) * gdp_dtype_size(t->dtype);
     return part;
 }
 
@@ -306,7 +325,8 @@ static gdp_tensor copy_states(const gdp_tensor *t, int64_t first, int64_t count)
     gdp_tensor copy = { 0 };
     if (!t->data) return copy;
     copy = make(GDP_DTYPE_F32, 4, count, t->shape[1], t->shape[2], t->shape[3]);
-    memcpy(copy.data, (float *)t->data + first * t->stride[0], (size_t)(count * t->stride[0]) * sizeof(float));
+    memcpy(copy.data, (float *)t->data + first * t->stride[0],
+           (size_t)(count * t->stride[0]) * sizeof(float));
     return copy;
 }
 
@@ -339,8 +359,8 @@ static gdp_status make_share(const rank_job *job, share *s)
     s->problem = *p;
     const int64_t whole[2] = { 0, p->tokens };
     s->cu = malloc((size_t)(p->sequences + 3) * sizeof *s->cu);
-    GDPI_TRY(gdp_packed_metadata(it->cu ? it->cu : whole, it->cu ? p->sequences : 1, rank, size, job->shard_begin,
-                                 s->cu, &shard));
+    GDPI_TRY(gdp_packed_metadata(it->cu ? it->cu : whole, it->cu ? p->sequences : 1, rank, size,
+                                 job->shard_begin, s->cu, &shard));
     const int64_t a = shard.token_begin, e = shard.token_end;
     s->problem.tokens = e - a;
     s->window = (gdp_cp_window){ rank, size, 0, size };
@@ -353,8 +373,10 @@ static gdp_status make_share(const rank_job *job, share *s)
         s->window.following_rank_stop = shard.following_rank_stop;
         s->in.cu_seqlens = make(p->index_dtype, 1, s->count + 1, 0, 0, 0);
         for (int64_t i = 0; i <= s->count; i++)
-            if (p->index_dtype == GDP_DTYPE_I32) ((int32_t *)s->in.cu_seqlens.data)[i] = (int32_t)s->cu[i];
-            else ((int64_t *)s->in.cu_seqlens.data)[i] = s->cu[i];
+            if (p->index_dtype == GDP_DTYPE_I32)
+                ((int32_t *)s->in.cu_seqlens.data)[i] = (int32_t)s->cu[i];
+            else
+                ((int64_t *)s->in.cu_seqlens.data)[i] = s->cu[i];
     }
     s->in.q = cut(&it->in.q, a, e, 1);
     s->in.k = cut(&it->in.k, a, e, n);
@@ -383,13 +405,16 @@ static void finish_share(const rank_job *job, share *s)
 {
     const bool packed = job->it->cu != NULL, empty = packed && s->problem.tokens == 0;
     for (int64_t i = 0; i < s->count && job->status == GDP_OK && !empty; i++) {
-        const bool ends = s->window.following_rank_stop == s->window.rank + 1 || (packed && i < s->count - 1);
+        const bool ends =
+            s->window.following_rank_stop == s->window.rank + 1 || (packed && i < s->count - 1);
         const bool begins = s->window.preceding_rank_start == s->window.rank || (packed && i > 0);
         if (ends) keep_state(&job->r->out.final_state, &s->out.final_state, s->first + i, i);
-        if (begins) keep_state(&job->r->grads.d_initial_state, &s->grads.d_initial_state, s->first + i, i);
+        if (begins)
+            keep_state(&job->r->grads.d_initial_state, &s->grads.d_initial_state, s->first + i, i);
     }
     destroy_all((gdp_tensor *const[]){ &s->in.cu_seqlens, &s->in.initial_state, &s->out.final_state,
-                                       &s->out_grads.d_final_state, &s->grads.d_initial_state, NULL });
+                                       &s->out_grads.d_final_state, &s->grads.d_initial_state,
+                                       NULL });
     free(s->cu);
 }
 
@@ -399,14 +424,14 @@ static gdp_status run_group(const rank_job *job, share *s)
     gdp_plan_sizes sizes;
     gdp_config config = { 0 };
     if (job->config) GDPI_TRY(gdp_config_parse(job->config, &config));
-    GDPI_TRY(gdp_cp_group_create(job->context, &job->comm, &s->problem, &config, GDP_PLAN_BACKWARD, job->backend,
-                                 &group));
+    GDPI_TRY(gdp_cp_group_create(job->context, &job->comm, &s->problem, &config, GDP_PLAN_BACKWARD,
+                                 job->backend, &group));
     gdp_status status = gdp_cp_group_get_sizes(group, &sizes);
     gdp_execution execution = { aligned_bytes(sizes.workspace, 0xFF), sizes.workspace, NULL };
     gdp_saved_context saved = { .data = aligned_bytes(sizes.saved, 0xFF), .bytes = sizes.saved };
     if (status == GDP_OK)
-        status = gdp_cp_forward(group, &s->in, s->window.preceding_rank_start, s->window.following_rank_stop, &s->out,
-                                &saved, &execution);
+        status = gdp_cp_forward(group, &s->in, s->window.preceding_rank_start,
+                                s->window.following_rank_stop, &s->out, &saved, &execution);
     memset(execution.workspace, 0xFF, sizes.workspace);
     if (status == GDP_OK)
         status = gdp_cp_backward(group, &s->in, &s->out_grads, &saved, &s->grads, &execution);
@@ -420,10 +445,10 @@ static gdp_status run_one_call(const rank_job *job, share *s)
 {
     gdp_saved_context saved = { 0 };
     GDPI_TRY(gdp_chunkwise_context_parallel(job->context, &job->comm, job->backend, &s->in,
-                                            s->window.preceding_rank_start, s->window.following_rank_stop, &s->out,
-                                            &saved));
-    const gdp_status status = gdp_chunkwise_context_parallel_backward(job->context, &job->comm, job->backend, &s->in,
-                                                                      &s->out_grads, &saved, &s->grads);
+                                            s->window.preceding_rank_start,
+                                            s->window.following_rank_stop, &s->out, &saved));
+    const gdp_status status = gdp_chunkwise_context_parallel_backward(
+        job->context, &job->comm, job->backend, &s->in, &s->out_grads, &saved, &s->grads);
     gdp_saved_context_release(job->context, &saved);
     return status;
 }
@@ -433,14 +458,17 @@ static void *run_rank(void *argument)
     rank_job *job = argument;
     share s;
     job->status = make_share(job, &s);
-    if (job->status == GDP_OK) job->status = job->one_call ? run_one_call(job, &s) : run_group(job, &s);
-    if (job->status != GDP_OK) snprintf(job->sentence, sizeof job->sentence, "%s", gdp_last_error());
+    if (job->status == GDP_OK)
+        job->status = job->one_call ? run_one_call(job, &s) : run_group(job, &s);
+    if (job->status != GDP_OK)
+        snprintf(job->sentence, sizeof job->sentence, "%s", gdp_last_error());
     finish_share(job, &s);
     return NULL;
 }
 
-void instance_run_cp(gdp_context *context, const char *config, const char *backend, const instance *it,
-                     results *r, int size, const int64_t *shard_begin, bool one_call, gdp_status *statuses)
+void instance_run_cp(gdp_context *context, const char *config, const char *backend,
+                     const instance *it, results *r, int size, const int64_t *shard_begin,
+                     bool one_call, gdp_status *statuses)
 {
     gdp_comm comms[64];
     rank_job jobs[64];
@@ -448,14 +476,22 @@ void instance_run_cp(gdp_context *context, const char *config, const char *backe
     assert_true(size <= 64);
     MUST(gdp_local_comms_create(context, size, 60000, comms));
     for (int i = 0; i < size; i++) {
-        jobs[i] = (rank_job){ .context = context, .config = config, .backend = backend, .it = it, .r = r,
-                              .comm = comms[i], .shard_begin = shard_begin, .one_call = one_call };
+        jobs[i] = (rank_job){ .context = context,
+                              .config = config,
+                              .backend = backend,
+                              .it = it,
+                              .r = r,
+                              .comm = comms[i],
+                              .shard_begin = shard_begin,
+                              .one_call = one_call };
         assert_int_equal(pthread_create(&threads[i], NULL, run_rank, &jobs[i]), 0);
     }
     for (int i = 0; i < size; i++) pthread_join(threads[i], NULL);
     gdp_local_comms_destroy(context, comms);
     for (int i = 0; i < size; i++) {
-        if (statuses) statuses[i] = jobs[i].status;
-        else if (jobs[i].status != GDP_OK) fail_msg("rank %d of %d: %s", i, size, jobs[i].sentence);
+        if (statuses)
+            statuses[i] = jobs[i].status;
+        else if (jobs[i].status != GDP_OK)
+            fail_msg("rank %d of %d: %s", i, size, jobs[i].sentence);
     }
 }

@@ -15,22 +15,28 @@
 #include "internal.h"
 
 /** Fails the test with the library's sentence unless a call succeeds. */
-#define MUST(call)                                                                                 \
-    do {                                                                                           \
-        gdp_status must_ = (call);                                                                 \
-        if (must_ != GDP_OK) fail_msg("%s: %s: %s", #call, gdp_status_name(must_), gdp_last_error()); \
+#define MUST(call)                                                                   \
+    do {                                                                             \
+        gdp_status must_ = (call);                                                   \
+        if (must_ != GDP_OK)                                                         \
+            fail_msg("%s: %s: %s", #call, gdp_status_name(must_), gdp_last_error()); \
     } while (0)
 
 /** Expects a status and that the sentence contains `part`. */
-#define REFUSED(call, status, part)                                                                \
-    do {                                                                                           \
-        gdp_status got_ = (call);                                                                  \
-        if (got_ != (status) || !strstr(gdp_last_error(), part))                                   \
-            fail_msg("%s: %s: %s", #call, gdp_status_name(got_), gdp_last_error());                \
+#define REFUSED(call, status, part)                                                 \
+    do {                                                                            \
+        gdp_status got_ = (call);                                                   \
+        if (got_ != (status) || !strstr(gdp_last_error(), part))                    \
+            fail_msg("%s: %s: %s", #call, gdp_status_name(got_), gdp_last_error()); \
     } while (0)
 
 typedef enum gate_kind {
-    GATE_NONE, GATE_ZERO, GATE_WEAK, GATE_NORMAL, GATE_STRONG, GATE_ALTERNATING
+    GATE_NONE,
+    GATE_ZERO,
+    GATE_WEAK,
+    GATE_NORMAL,
+    GATE_STRONG,
+    GATE_ALTERNATING
 } gate_kind;
 
 /** What goes into a problem; tensors are dense in memory, g as gate_kind says. */
@@ -49,7 +55,8 @@ typedef struct results {
 
 /** "batch=1 tokens=64 ..." and packed boundaries (N+1 of them; NULL: dense). states: random
  * initial_state and d_final_state. */
-instance *instance_create(const char *problem, const int64_t *cu, gate_kind gate, bool states, uint64_t seed);
+instance *instance_create(const char *problem, const int64_t *cu, gate_kind gate, bool states,
+                          uint64_t seed);
 void instance_destroy(instance *it);
 
 /** Outputs filled with 0xFF. */
@@ -63,8 +70,9 @@ gdp_status instance_run(gdp_context *context, const char *config, const instance
 
 /** The same over `size` ranks as threads. shard_begin: [size+1] token borders, NULL: even.
  * one_call: by gdp_chunkwise_context_parallel. Each rank's status goes to statuses (NULL: all must succeed). */
-void instance_run_cp(gdp_context *context, const char *config, const char *backend, const instance *it,
-                     results *r, int size, const int64_t *shard_begin, bool one_call, gdp_status *statuses);
+void instance_run_cp(gdp_context *context, const char *config, const char *backend,
+                     const instance *it, results *r, int size, const int64_t *shard_begin,
+                     bool one_call, gdp_status *statuses);
 
 /** Relative Frobenius error of a tensor; both zero: 0; where only one is finite: infinity. */
 double tensor_error(const gdp_tensor *got, const gdp_tensor *want);

@@ -12,12 +12,13 @@ static gdp_context *host, *reference;
 static const char *const f32_fields = "dim_k=32 dim_v=48 num_householder=2 dtype=f32";
 
 /* A problem over `size` ranks equals the same over one. */
-static void check_ranks(const char *shape, const int64_t *cu, int size, const int64_t *begin, const char *config,
-                        const char *backend, bool states, gate_kind gate)
+static void check_ranks(const char *shape, const int64_t *cu, int size, const int64_t *begin,
+                        const char *config, const char *backend, bool states, gate_kind gate)
 {
     char fields[256], what[400];
     snprintf(fields, sizeof fields, "%s %s", f32_fields, shape);
-    snprintf(what, sizeof what, "%s over %d ranks, %s, %s", fields, size, config ? config : "", backend);
+    snprintf(what, sizeof what, "%s over %d ranks, %s, %s", fields, size, config ? config : "",
+             backend);
     instance *it = instance_create(fields, cu, gate, states, 11);
     results *one = results_create(it), *many = results_create(it), *again = results_create(it);
     MUST(instance_run(reference, NULL, it, one, false, 0));
@@ -37,17 +38,20 @@ static void test_dense(void **state)
     static const int sizes[] = { 1, 2, 3, 4, 8 };
     for (int i = 0; i < 5; i++)
         for (int cut = 0; cut < 2; cut++)
-            check_ranks("batch=2 tokens=150 heads=2 value_heads=4", NULL, sizes[i], NULL, cut ? "segment=2" : NULL,
-                        "host", true, GATE_NORMAL); /* C7: batch, states and no equal shards */
-    check_ranks("batch=2 tokens=90 heads=1 value_heads=2", NULL, 3, NULL, NULL, "host", true, GATE_NONE);
-    check_ranks("batch=2 tokens=40 heads=1 value_heads=2", NULL, 3, NULL, NULL, "reference", true, GATE_WEAK);
+            check_ranks("batch=2 tokens=150 heads=2 value_heads=4", NULL, sizes[i], NULL,
+                        cut ? "segment=2" : NULL, "host", true,
+                        GATE_NORMAL); /* C7: batch, states and no equal shards */
+    check_ranks("batch=2 tokens=90 heads=1 value_heads=2", NULL, 3, NULL, NULL, "host", true,
+                GATE_NONE);
+    check_ranks("batch=2 tokens=40 heads=1 value_heads=2", NULL, 3, NULL, NULL, "reference", true,
+                GATE_WEAK);
 }
 
 static void test_uneven(void **state)
 {
     (void)state;
-    check_ranks("tokens=10", NULL, 3, NULL, NULL, "host", true, GATE_WEAK);             /* C1: 4/3/3 */
-    check_ranks("tokens=2", NULL, 3, NULL, NULL, "host", true, GATE_WEAK);              /* C1: 1/1/0 */
+    check_ranks("tokens=10", NULL, 3, NULL, NULL, "host", true, GATE_WEAK); /* C1: 4/3/3 */
+    check_ranks("tokens=2", NULL, 3, NULL, NULL, "host", true, GATE_WEAK);  /* C1: 1/1/0 */
     const int64_t middle[] = { 0, 5, 5, 40 }, first[] = { 0, 0, 20, 40 };
     check_ranks("tokens=40", NULL, 3, middle, NULL, "host", true, GATE_WEAK);
     check_ranks("tokens=40", NULL, 3, first, NULL, "host", true, GATE_WEAK);
@@ -66,22 +70,25 @@ static void test_packed(void **state)
         int size;
     } packed_case;
     static const packed_case cases[] = {
-        { "tokens=10 sequences=2", { 0, 7, 10 }, 2 },                               /* C2 */
-        { "tokens=16 sequences=3", { 0, 3, 10, 16 }, 2 },                           /* C3 */
-        { "tokens=16 sequences=2", { 0, 8, 16 }, 2 },                               /* C3 */
-        { "tokens=24 sequences=2 heads=2 value_heads=2", { 0, 17, 24 }, 2 },        /* C4 */
-        { "tokens=24 sequences=2 heads=2 value_heads=2", { 0, 5, 24 }, 3 },         /* C4 */
-        { "tokens=4 sequences=1", { 0, 4 }, 4 },                                    /* C5 */
-        { "tokens=4 sequences=3", { 0, 1, 2, 4 }, 4 },                              /* C5 */
-        { "tokens=192 sequences=3", { 0, 64, 128, 192 }, 3 },                       /* C8 */
+        { "tokens=10 sequences=2", { 0, 7, 10 }, 2 },                        /* C2 */
+        { "tokens=16 sequences=3", { 0, 3, 10, 16 }, 2 },                    /* C3 */
+        { "tokens=16 sequences=2", { 0, 8, 16 }, 2 },                        /* C3 */
+        { "tokens=24 sequences=2 heads=2 value_heads=2", { 0, 17, 24 }, 2 }, /* C4 */
+        { "tokens=24 sequences=2 heads=2 value_heads=2", { 0, 5, 24 }, 3 },  /* C4 */
+        { "tokens=4 sequences=1", { 0, 4 }, 4 },                             /* C5 */
+        { "tokens=4 sequences=3", { 0, 1, 2, 4 }, 4 },                       /* C5 */
+        { "tokens=192 sequences=3", { 0, 64, 128, 192 }, 3 },                /* C8 */
         { "tokens=256 sequences=5 heads=2 value_heads=4", { 0, 5, 100, 101, 180, 256 }, 4 },
-        { "tokens=256 sequences=7", { 0, 40, 40, 40, 90, 91, 200, 256 }, 8 },       /* empty ones inside */
+        { "tokens=256 sequences=7",
+          { 0, 40, 40, 40, 90, 91, 200, 256 },
+          8 }, /* empty ones inside */
         { "tokens=131 sequences=2 index_dtype=i64", { 0, 130, 131 }, 8 },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int variant = 0; variant < 3; variant++)
-            check_ranks(cases[i].shape, cases[i].cu, cases[i].size, NULL, variant == 1 ? "segment=1" : NULL,
-                        variant == 2 ? "reference" : "host", true, GATE_NORMAL);
+            check_ranks(cases[i].shape, cases[i].cu, cases[i].size, NULL,
+                        variant == 1 ? "segment=1" : NULL, variant == 2 ? "reference" : "host",
+                        true, GATE_NORMAL);
 }
 
 static void test_one_call(void **state)
@@ -100,50 +107,70 @@ static void test_one_call(void **state)
     instance_destroy(it);
 }
 
-/* C6: a long fold of maps that neither grow nor shrink keeps its precision. */
+enum { DIM = 128, RANKS = 64 };
+
+/* One packed summary [D | M]: D random, M a product of reflections. */
+static void make_orthogonal(float *packed, uint64_t *seed)
+{
+    double *M = calloc(DIM * DIM, sizeof *M);
+    assert_non_null(M);
+    for (int i = 0; i < DIM; i++) M[i * DIM + i] = 1;
+    for (int reflection = 0; reflection < 8; reflection++) {
+        double u[DIM], norm = 0;
+        for (int i = 0; i < DIM; i++) {
+            u[i] = random_normal(seed);
+            norm += u[i] * u[i];
+        }
+        for (int row = 0; row < DIM; row++) {
+            double dot = 0;
+            for (int i = 0; i < DIM; i++) dot += M[row * DIM + i] * u[i];
+            for (int i = 0; i < DIM; i++) M[row * DIM + i] -= 2 * dot * u[i] / norm;
+        }
+    }
+    for (int i = 0; i < DIM * DIM; i++) {
+        packed[i / DIM * 2 * DIM + i % DIM] = (float)random_normal(seed);
+        packed[i / DIM * 2 * DIM + DIM + i % DIM] = (float)M[i];
+    }
+    free(M);
+}
+
+/* S <- M S + D in float64. */
+static void fold_exactly(double *S, const float *packed)
+{
+    double *next = malloc(DIM * DIM * sizeof *next);
+    assert_non_null(next);
+    for (int row = 0; row < DIM; row++)
+        for (int c = 0; c < DIM; c++) {
+            double sum = (double)packed[row * 2 * DIM + c];
+            for (int i = 0; i < DIM; i++)
+                sum += (double)packed[row * 2 * DIM + DIM + i] * S[i * DIM + c];
+            next[row * DIM + c] = sum;
+        }
+    memcpy(S, next, DIM * DIM * sizeof *S);
+    free(next);
+}
+
+/* C6: a long fold of maps that neither grow nor shrink keeps its precision. The state that enters a
+ * shard of no tokens is its final state, and its own summary is [0 | I]. */
 static void test_fold(void **state)
 {
     (void)state;
-    enum { DIM = 128, RANKS = 64 };
     gdp_problem problem = gdp_problem_default();
-    MUST(gdp_problem_parse("batch=1 tokens=0 dim_k=128 dim_v=128 dtype=f32 gate_dtype=none", &problem));
+    MUST(gdp_problem_parse("batch=1 tokens=0 dim_k=128 dim_v=128 dtype=f32 gate_dtype=none",
+                           &problem));
     gdp_plan *plan;
     gdp_plan_sizes sizes;
     MUST(gdp_plan_create(host, &problem, NULL, GDP_PLAN_CP, &plan));
     MUST(gdp_plan_get_sizes(plan, &sizes));
     float *gathered = aligned_bytes(RANKS * sizes.summary, 0);
-    double *M = malloc(DIM * DIM * sizeof *M), *S = calloc(DIM * DIM, sizeof *S), *next = malloc(DIM * DIM * sizeof *S);
+    float *summary = aligned_bytes(sizes.summary, 0xFF);
+    double *S = calloc(DIM * DIM, sizeof *S);
     uint64_t seed = 1;
     for (int r = 0; r < RANKS; r++) {
-        /* M: a product of reflections; D: random. */
-        for (int i = 0; i < DIM * DIM; i++) M[i] = i / DIM == i % DIM;
-        for (int reflection = 0; reflection < 8; reflection++) {
-            double u[DIM], norm = 0;
-            for (int i = 0; i < DIM; i++) {
-                u[i] = random_normal(&seed);
-                norm += u[i] * u[i];
-            }
-            for (int row = 0; row < DIM; row++) {
-                double dot = 0;
-                for (int i = 0; i < DIM; i++) dot += M[row * DIM + i] * u[i];
-                for (int i = 0; i < DIM; i++) M[row * DIM + i] -= 2 * dot * u[i] / norm;
-            }
-        }
         float *packed = gathered + (size_t)r * sizes.summary / sizeof(float);
-        for (int row = 0; row < DIM; row++)
-            for (int c = 0; c < DIM; c++) {
-                packed[row * 2 * DIM + c] = (float)random_normal(&seed);
-                packed[row * 2 * DIM + DIM + c] = (float)M[row * DIM + c];
-            }
-        for (int row = 0; row < DIM; row++)
-            for (int c = 0; c < DIM; c++) {
-                double sum = (double)packed[row * 2 * DIM + c];
-                for (int i = 0; i < DIM; i++) sum += (double)packed[row * 2 * DIM + DIM + i] * S[i * DIM + c];
-                next[row * DIM + c] = sum;
-            }
-        memcpy(S, next, DIM * DIM * sizeof *S);
+        make_orthogonal(packed, &seed);
+        fold_exactly(S, packed);
     }
-    /* The state that enters a shard of no tokens is its final state. */
     const int64_t none[4] = { 1, 0, 1, DIM }, shape[4] = { 1, 1, DIM, DIM };
     float dummy, *final = malloc(DIM * DIM * sizeof *final);
     gdp_inputs in = { 0 };
@@ -153,18 +180,21 @@ static void test_fold(void **state)
     gdp_outputs out = { in.v, gdp_tensor_contiguous(final, GDP_DTYPE_F32, 4, shape) };
     gdp_execution execution = { aligned_bytes(sizes.workspace, 0xFF), sizes.workspace, NULL };
     const gdp_cp_window window = { RANKS, RANKS + 1, 0, RANKS + 1 };
-    float *summary = aligned_bytes(sizes.summary, 0xFF);
     MUST(gdp_cp_forward_prepare(plan, &in, &window, summary, NULL, &execution));
     MUST(gdp_cp_forward_apply(plan, &in, &window, gathered, &out, NULL, &execution));
     double difference = 0, size = 0;
     for (int i = 0; i < DIM * DIM; i++) {
-        difference += ((double)final[i] - S[i]) * ((double)final[i] - S[i]);
+        difference += ((double) final[i] - S[i]) * ((double) final[i] - S[i]);
         size += S[i] * S[i];
-        const double identity = i / DIM == i % DIM;
-        assert_true((double)summary[i / DIM * 2 * DIM + DIM + i % DIM] == identity);
+        const float identity = i / DIM == i % DIM ? 1.0f : 0.0f;
+        assert_true(summary[i / DIM * 2 * DIM + DIM + i % DIM] == identity);
     }
     assert_true(sqrt(difference / size) <= 1e-5);
-    free(M); free(S); free(next); free(final); free(gathered); free(summary); free(execution.workspace);
+    free(S);
+    free(final);
+    free(gathered);
+    free(summary);
+    free(execution.workspace);
     gdp_plan_destroy(plan);
 }
 
@@ -175,21 +205,24 @@ static void test_windows(void **state)
     (void)state;
     gdp_comm comm;
     gdp_cp_group *group;
-    instance *it = instance_create("tokens=8 dim_k=32 dim_v=48 num_householder=2 dtype=f32", NULL, GATE_WEAK, false, 1);
+    instance *it = instance_create("tokens=8 dim_k=32 dim_v=48 num_householder=2 dtype=f32", NULL,
+                                   GATE_WEAK, false, 1);
     results *r = results_create(it);
     MUST(gdp_local_comms_create(host, 1, 1000, &comm));
     MUST(gdp_cp_group_create(host, &comm, &it->problem, NULL, 0, NULL, &group));
     gdp_plan_sizes sizes;
     MUST(gdp_cp_group_get_sizes(group, &sizes));
     gdp_execution execution = { aligned_bytes(sizes.workspace, 0xFF), sizes.workspace, NULL };
-    REFUSED(gdp_cp_forward(group, &it->in, -1, 1, &r->out, NULL, &execution), GDP_STATUS_INVALID_ARGUMENT,
+    REFUSED(gdp_cp_forward(group, &it->in, -1, 1, &r->out, NULL, &execution),
+            GDP_STATUS_INVALID_ARGUMENT,
             "preceding_rank_start is -1; accepted is 0 to rank, which is 0");
-    REFUSED(gdp_cp_forward(group, &it->in, 1, 1, &r->out, NULL, &execution), GDP_STATUS_INVALID_ARGUMENT,
-            "preceding_rank_start is 1");
-    REFUSED(gdp_cp_forward(group, &it->in, 0, 0, &r->out, NULL, &execution), GDP_STATUS_INVALID_ARGUMENT,
+    REFUSED(gdp_cp_forward(group, &it->in, 1, 1, &r->out, NULL, &execution),
+            GDP_STATUS_INVALID_ARGUMENT, "preceding_rank_start is 1");
+    REFUSED(gdp_cp_forward(group, &it->in, 0, 0, &r->out, NULL, &execution),
+            GDP_STATUS_INVALID_ARGUMENT,
             "following_rank_stop is 0; accepted is rank + 1 to size, which is 1 to 1");
-    REFUSED(gdp_cp_forward(group, &it->in, 0, 2, &r->out, NULL, &execution), GDP_STATUS_INVALID_ARGUMENT,
-            "following_rank_stop is 2");
+    REFUSED(gdp_cp_forward(group, &it->in, 0, 2, &r->out, NULL, &execution),
+            GDP_STATUS_INVALID_ARGUMENT, "following_rank_stop is 2");
     execution.workspace_bytes--;
     REFUSED(gdp_cp_forward(group, &it->in, 0, GDP_RANK_STOP_DEFAULT, &r->out, NULL, &execution),
             GDP_STATUS_INVALID_ARGUMENT, "workspace has");
@@ -220,13 +253,15 @@ static void *join_group(void *argument)
     results *r = results_create(it);
     gdp_config config = { 0 };
     if (j->config) gdp_config_parse(j->config, &config);
-    j->made = gdp_cp_group_create(j->context, &j->comm, &it->problem, &config, 0, j->backend, &group);
+    j->made =
+        gdp_cp_group_create(j->context, &j->comm, &it->problem, &config, 0, j->backend, &group);
     j->ran = GDP_STATUS_NOT_PREPARED;
     if (j->made == GDP_OK && !j->leave) {
         gdp_plan_sizes sizes;
         gdp_cp_group_get_sizes(group, &sizes);
         gdp_execution execution = { aligned_bytes(sizes.workspace, 0xFF), sizes.workspace, NULL };
-        j->ran = gdp_cp_forward(group, &it->in, 0, GDP_RANK_STOP_DEFAULT, &r->out, NULL, &execution);
+        j->ran =
+            gdp_cp_forward(group, &it->in, 0, GDP_RANK_STOP_DEFAULT, &r->out, NULL, &execution);
         free(execution.workspace);
     }
     snprintf(j->sentence, sizeof j->sentence, "%s", gdp_last_error());
@@ -255,12 +290,14 @@ static void test_mismatch(void **state)
 {
     (void)state;
     static const char *const other[] = {
-        "tokens=8 dim_k=32 dim_v=64 num_householder=2 dtype=f32", "tokens=8 dim_k=32 dim_v=48 num_householder=1 dtype=f32",
+        "tokens=8 dim_k=32 dim_v=64 num_householder=2 dtype=f32",
+        "tokens=8 dim_k=32 dim_v=48 num_householder=1 dtype=f32",
         "tokens=8 dim_k=32 dim_v=48 num_householder=2 dtype=bf16",
         "tokens=8 dim_k=32 dim_v=48 num_householder=2 dtype=f32 value_heads=2",
     };
     for (int i = 0; i < 4; i++) {
-        joiner joiners[2] = { { .fields = "tokens=8 dim_k=32 dim_v=48 num_householder=2 dtype=f32" },
+        joiner joiners[2] = { { .fields =
+                                    "tokens=8 dim_k=32 dim_v=48 num_householder=2 dtype=f32" },
                               { .fields = other[i] } };
         join_all(joiners, 2, 60000);
         for (int r = 0; r < 2; r++) {
@@ -274,8 +311,10 @@ static void test_mismatch(void **state)
 static void test_one_configuration(void **state)
 {
     (void)state;
-    joiner joiners[2] = { { .fields = "tokens=8 dim_k=32 dim_v=48 num_householder=2 dtype=f32", .config = "chunk=8" },
-                          { .fields = "tokens=9 dim_k=32 dim_v=48 num_householder=2 dtype=f32", .config = "chunk=32" } };
+    joiner joiners[2] = {
+        { .fields = "tokens=8 dim_k=32 dim_v=48 num_householder=2 dtype=f32", .config = "chunk=8" },
+        { .fields = "tokens=9 dim_k=32 dim_v=48 num_householder=2 dtype=f32", .config = "chunk=32" }
+    };
     join_all(joiners, 2, 60000);
     assert_int_equal(joiners[0].ran, GDP_OK);
     assert_int_equal(joiners[1].ran, GDP_OK);
@@ -297,14 +336,17 @@ static void test_failing_rank(void **state)
         MUST(gdp_context_create(&options, &broken));
     }
     joiner joiners[3] = { { .fields = "tokens=8 dim_k=32 dim_v=48 num_householder=2 dtype=f32" },
-                          { .fields = "tokens=8 dim_k=32 dim_v=48 num_householder=2 dtype=f32", .context = broken,
-                            .backend = NULL, .config = made == GDP_OK ? NULL : "target=cuda" },
+                          { .fields = "tokens=8 dim_k=32 dim_v=48 num_householder=2 dtype=f32",
+                            .context = broken,
+                            .backend = NULL,
+                            .config = made == GDP_OK ? NULL : "target=cuda" },
                           { .fields = "tokens=8 dim_k=32 dim_v=48 num_householder=2 dtype=f32" } };
     join_all(joiners, 3, 60000);
     assert_int_equal(joiners[0].made, GDP_STATUS_PEER);
     assert_int_equal(joiners[2].made, GDP_STATUS_PEER);
     assert_non_null(strstr(joiners[0].sentence, "rank 1"));
-    assert_true(joiners[1].made == GDP_STATUS_COMPILE_FAILED || joiners[1].made == GDP_STATUS_NOT_AVAILABLE);
+    assert_true(joiners[1].made == GDP_STATUS_COMPILE_FAILED ||
+                joiners[1].made == GDP_STATUS_NOT_AVAILABLE);
     gdp_context_destroy(broken);
 }
 
@@ -313,7 +355,8 @@ static void test_lost_rank(void **state)
 {
     (void)state;
     joiner joiners[2] = { { .fields = "tokens=8 dim_k=32 dim_v=48 num_householder=2 dtype=f32" },
-                          { .fields = "tokens=8 dim_k=32 dim_v=48 num_householder=2 dtype=f32", .leave = true } };
+                          { .fields = "tokens=8 dim_k=32 dim_v=48 num_householder=2 dtype=f32",
+                            .leave = true } };
     join_all(joiners, 2, 3000);
     assert_int_equal(joiners[0].made, GDP_OK);
     assert_int_equal(joiners[0].ran, GDP_STATUS_TIMEOUT);
@@ -326,25 +369,29 @@ typedef struct counting {
     int calls[4];
 } counting;
 
-static gdp_status count_sizes(void *user, const gdp_problem *problem, int backward, gdp_plan_sizes *sizes)
+static gdp_status count_sizes(void *user, const gdp_problem *problem, int backward,
+                              gdp_plan_sizes *sizes)
 {
     counting *c = user;
     gdp_config config = { 0 };
     config.target = GDP_TARGET_REFERENCE;
-    GDPI_TRY(gdp_plan_create(host, problem, &config, GDP_PLAN_CP | (backward ? GDP_PLAN_BACKWARD : 0), &c->plan));
+    GDPI_TRY(gdp_plan_create(host, problem, &config,
+                             GDP_PLAN_CP | (backward ? GDP_PLAN_BACKWARD : 0), &c->plan));
     return gdp_plan_get_sizes(c->plan, sizes);
 }
 
-static gdp_status count_forward_prepare(void *user, const gdp_problem *p, const gdp_inputs *in, const gdp_cp_window *w,
-                                        void *summary, gdp_saved_context *saved, const gdp_execution *e)
+static gdp_status count_forward_prepare(void *user, const gdp_problem *p, const gdp_inputs *in,
+                                        const gdp_cp_window *w, void *summary,
+                                        gdp_saved_context *saved, const gdp_execution *e)
 {
     (void)p;
     ((counting *)user)->calls[0]++;
     return gdp_cp_forward_prepare(((counting *)user)->plan, in, w, summary, saved, e);
 }
 
-static gdp_status count_forward_apply(void *user, const gdp_problem *p, const gdp_inputs *in, const gdp_cp_window *w,
-                                      const void *gathered, const gdp_outputs *out, gdp_saved_context *saved,
+static gdp_status count_forward_apply(void *user, const gdp_problem *p, const gdp_inputs *in,
+                                      const gdp_cp_window *w, const void *gathered,
+                                      const gdp_outputs *out, gdp_saved_context *saved,
                                       const gdp_execution *e)
 {
     (void)p;
@@ -352,18 +399,20 @@ static gdp_status count_forward_apply(void *user, const gdp_problem *p, const gd
     return gdp_cp_forward_apply(((counting *)user)->plan, in, w, gathered, out, saved, e);
 }
 
-static gdp_status count_backward_prepare(void *user, const gdp_problem *p, const gdp_inputs *in, const gdp_cp_window *w,
-                                         const gdp_output_gradients *grads, const gdp_saved_context *saved,
-                                         void *summary, const gdp_execution *e)
+static gdp_status count_backward_prepare(void *user, const gdp_problem *p, const gdp_inputs *in,
+                                         const gdp_cp_window *w, const gdp_output_gradients *grads,
+                                         const gdp_saved_context *saved, void *summary,
+                                         const gdp_execution *e)
 {
     (void)p;
     ((counting *)user)->calls[2]++;
     return gdp_cp_backward_prepare(((counting *)user)->plan, in, w, grads, saved, summary, e);
 }
 
-static gdp_status count_backward_apply(void *user, const gdp_problem *p, const gdp_inputs *in, const gdp_cp_window *w,
-                                       const gdp_output_gradients *grads, const gdp_saved_context *saved,
-                                       const void *gathered, const gdp_input_gradients *out, const gdp_execution *e)
+static gdp_status count_backward_apply(void *user, const gdp_problem *p, const gdp_inputs *in,
+                                       const gdp_cp_window *w, const gdp_output_gradients *grads,
+                                       const gdp_saved_context *saved, const void *gathered,
+                                       const gdp_input_gradients *out, const gdp_execution *e)
 {
     (void)p;
     ((counting *)user)->calls[3]++;
@@ -377,7 +426,8 @@ static gdp_status own_gather_host(void *user, const void *send, void *receive, s
     return GDP_OK;
 }
 
-static gdp_status own_gather(void *user, const void *send, void *receive, size_t bytes, gdp_stream stream)
+static gdp_status own_gather(void *user, const void *send, void *receive, size_t bytes,
+                             gdp_stream stream)
 {
     (void)stream;
     return own_gather_host(user, send, receive, bytes);
@@ -387,10 +437,17 @@ static void test_own_backend(void **state)
 {
     (void)state;
     counting user = { 0 };
-    gdp_cp_backend backend = { sizeof backend, "counting", &user, count_sizes, count_forward_prepare,
-                               count_forward_apply, count_backward_prepare, count_backward_apply };
+    gdp_cp_backend backend = { sizeof backend,
+                               "counting",
+                               &user,
+                               count_sizes,
+                               count_forward_prepare,
+                               count_forward_apply,
+                               count_backward_prepare,
+                               count_backward_apply };
     MUST(gdp_register_cp_backend(host, &backend));
-    REFUSED(gdp_register_cp_backend(host, &backend), GDP_STATUS_INVALID_ARGUMENT, "registered already");
+    REFUSED(gdp_register_cp_backend(host, &backend), GDP_STATUS_INVALID_ARGUMENT,
+            "registered already");
     backend.name = "host";
     REFUSED(gdp_register_cp_backend(host, &backend), GDP_STATUS_INVALID_ARGUMENT, "built in");
     backend.name = "counting2";
@@ -398,14 +455,16 @@ static void test_own_backend(void **state)
     REFUSED(gdp_register_cp_backend(host, &backend), GDP_STATUS_INVALID_ARGUMENT, "lacks");
 
     const gdp_comm comm = { sizeof comm, 0, 1, NULL, own_gather, own_gather_host };
-    instance *it = instance_create("tokens=20 dim_k=32 dim_v=48 num_householder=2 dtype=f32", NULL, GATE_WEAK, true, 1);
+    instance *it = instance_create("tokens=20 dim_k=32 dim_v=48 num_householder=2 dtype=f32", NULL,
+                                   GATE_WEAK, true, 1);
     results *got = results_create(it), *want = results_create(it);
     MUST(instance_run(reference, NULL, it, want, false, 0));
     gdp_cp_group *group;
     gdp_plan_sizes sizes;
-    REFUSED(gdp_cp_group_create(host, &comm, &it->problem, NULL, 0, "nobody", &group), GDP_STATUS_INVALID_ARGUMENT,
-            "backend is 'nobody'");
-    MUST(gdp_cp_group_create(host, &comm, &it->problem, NULL, GDP_PLAN_BACKWARD, "counting", &group));
+    REFUSED(gdp_cp_group_create(host, &comm, &it->problem, NULL, 0, "nobody", &group),
+            GDP_STATUS_INVALID_ARGUMENT, "backend is 'nobody'");
+    MUST(gdp_cp_group_create(host, &comm, &it->problem, NULL, GDP_PLAN_BACKWARD, "counting",
+                             &group));
     MUST(gdp_cp_group_get_sizes(group, &sizes));
     gdp_execution execution = { aligned_bytes(sizes.workspace, 0xFF), sizes.workspace, NULL };
     gdp_saved_context saved = { .data = aligned_bytes(sizes.saved, 0xFF), .bytes = sizes.saved };
@@ -442,12 +501,15 @@ static void test_metadata(void **state)
     assert_int_equal(shard.following_rank_stop, 4);
 
     const int64_t descending[] = { 0, 5, 4 }, late[] = { 1, 4 };
-    REFUSED(gdp_packed_metadata(descending, 2, 0, 2, NULL, local, &shard), GDP_STATUS_INVALID_ARGUMENT,
-            "cu_seqlens[2] is 4; accepted is 5 or more");
-    REFUSED(gdp_packed_metadata(late, 1, 0, 2, NULL, local, &shard), GDP_STATUS_INVALID_ARGUMENT, "cu_seqlens[0] is 1");
-    REFUSED(gdp_packed_metadata(cu, 5, 4, 4, NULL, local, &shard), GDP_STATUS_INVALID_ARGUMENT, "rank is 4 of 4");
+    REFUSED(gdp_packed_metadata(descending, 2, 0, 2, NULL, local, &shard),
+            GDP_STATUS_INVALID_ARGUMENT, "cu_seqlens[2] is 4; accepted is 5 or more");
+    REFUSED(gdp_packed_metadata(late, 1, 0, 2, NULL, local, &shard), GDP_STATUS_INVALID_ARGUMENT,
+            "cu_seqlens[0] is 1");
+    REFUSED(gdp_packed_metadata(cu, 5, 4, 4, NULL, local, &shard), GDP_STATUS_INVALID_ARGUMENT,
+            "rank is 4 of 4");
     const int64_t begin[] = { 0, 70, 64 };
-    REFUSED(gdp_packed_metadata(cu, 5, 0, 2, begin, local, &shard), GDP_STATUS_INVALID_ARGUMENT, "shard_begin[2]");
+    REFUSED(gdp_packed_metadata(cu, 5, 0, 2, begin, local, &shard), GDP_STATUS_INVALID_ARGUMENT,
+            "shard_begin[2]");
 }
 
 static int setup(void **state)
@@ -469,12 +531,12 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_dense),         cmocka_unit_test(test_uneven),
-        cmocka_unit_test(test_packed),        cmocka_unit_test(test_one_call),
-        cmocka_unit_test(test_fold),          cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_mismatch),      cmocka_unit_test(test_one_configuration),
-        cmocka_unit_test(test_failing_rank),  cmocka_unit_test(test_lost_rank),
-        cmocka_unit_test(test_own_backend),   cmocka_unit_test(test_metadata),
+        cmocka_unit_test(test_dense),        cmocka_unit_test(test_uneven),
+        cmocka_unit_test(test_packed),       cmocka_unit_test(test_one_call),
+        cmocka_unit_test(test_fold),         cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_mismatch),     cmocka_unit_test(test_one_configuration),
+        cmocka_unit_test(test_failing_rank), cmocka_unit_test(test_lost_rank),
+        cmocka_unit_test(test_own_backend),  cmocka_unit_test(test_metadata),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,5 +1,6 @@
-/* The float64 reference against a second, naive recurrence, its own finite differences, the identities
- * of context parallelism, and the cases that can be done by hand; and the conversions. */
+/* The float64 reference against a second, naive recurrence, its own finite differences, the
+ * identities of context parallelism, and the cases that can be done by hand; and the
+ * conversions. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -511,7 +512,8 @@ static void test_n11_decay_acts_once(void **state)
     run(it);
     for (int i = 0; i < 20; i++)
         assert_true(fabs((double)it->data[SF][i] - exp(-2.0) * (double)it->data[S0][i]) < 1e-7);
-    /* Before the first update: S = k v^T with beta 1 and |k| = 1 keeps its size within the token. */
+    /* Before the first update: S = k v^T with beta 1 and |k| = 1 keeps its size within the
+     * token. */
     fill(it, S0, 0);
     fill(it, KEY, 0);
     for (int j = 0; j < 6; j++) it->data[KEY][j * 4] = 1;
@@ -676,7 +678,8 @@ static void test_packed_shards(void **state)
     shards[1].problem.sequences = shards[1].args.sequence_count = 1;
     shards[0].args.initial_state = it->data[S0];
     shards[0].args.d_initial_state = it->data[DS0];
-    /* The first shard's row of the sequence that goes on is not the end of it: d_outgoing replaces it. */
+    /* The first shard's row of the sequence that goes on is not the end of it: d_outgoing
+     * replaces it. */
     shards[0].args.d_final_state = it->data[DSF];
     shards[0].args.final_state = it->data[SF];
     shards[1].args.d_final_state = it->data[DSF] + size;

@@ -1,4 +1,4 @@
-/* The tool's files: what is written is read again, and hostile files are refused with a sentence. */
+/* The tool's files: what is written is read again, hostile files are refused with a sentence. */
 /* source: runtime/tool/safetensors.c runtime/tool/safetensors_write.c */
 #include <errno.h>
 #include <setjmp.h>

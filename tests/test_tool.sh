@@ -57,15 +57,14 @@ done
 
 # ---- samples: the same seed, the same file
 
-expect 0 sample a.st --tokens 45 --batch 2 --heads 2 --value-heads 4 --dim-k 32 --dim-v 16 -n 2 --initial-state
-expect 0 sample b.st --tokens 45 --batch 2 --heads 2 --value-heads 4 --dim-k 32 --dim-v 16 -n 2 --initial-state
+layer="--heads 2 --value-heads 4 --dim-k 32 --dim-v 16 -n 2 --initial-state"
+expect 0 sample a.st --tokens 45 --batch 2 $layer
+expect 0 sample b.st --tokens 45 --batch 2 $layer
 cmp -s a.st b.st || fail "two samples with one seed differ"
-expect 0 sample b.st --tokens 45 --batch 2 --heads 2 --value-heads 4 --dim-k 32 --dim-v 16 -n 2 --initial-state \
-    --seed 1
+expect 0 sample b.st --tokens 45 --batch 2 $layer --seed 1
 ! cmp -s a.st b.st || fail "two samples with two seeds are equal"
 # The packed one shares kernels with the dense one.
-expect 0 sample p.st --cu-seqlens 0,0,7,7,50,53 --tokens 60 --heads 2 --value-heads 4 --dim-k 32 --dim-v 16 -n 2 \
-    --initial-state
+expect 0 sample p.st --cu-seqlens 0,0,7,7,50,53 --tokens 60 $layer
 
 # ---- runs: right on one rank and on several, uneven ones and more ranks than tokens included
 
@@ -92,7 +91,8 @@ head -c 8 f1.st | cmp -s - <(head -c 8 f3.st) || fail "the headers on 1 and 3 ra
 expect 0 sample zero.st --tokens 0 --heads 1 --dim-k 32 --dim-v 16 -n 1 --dtype f32 --no-gate
 expect 0 run zero.st --ranks 2 --backward --verify
 
-# The reference compared with itself is exact; a value that is no number is found (do's bytes are the last).
+# The reference compared with itself is exact; a value that is no number is found (do's bytes
+# are the last).
 expect 0 run a.st --target reference --verify --json
 has '"error":	0,'
 head -c -4 f.st >nan.st

@@ -4,7 +4,8 @@
 
 #include "runner.h"
 
-/** The shortest of `repeat` forward runs of the plain recurrence, and how far its o is from ours. */
+/** The shortest of `repeat` forward runs of the plain recurrence, and how far its o is from ours.
+ * False: no memory. */
 bool bench_yardstick(const layer *it, const results *ours, int repeat, double *least,
                      double *error);
 

@@ -77,7 +77,8 @@ static gdp_tensor state_tensor(const rank_run *r, void *data)
     return gdp_tensor_contiguous(data, GDP_DTYPE_F32, 4, shape);
 }
 
-/* States that come out of packed shards: each rank has rows for its sequences, the owner's count. */
+/* States that come out of packed shards: each rank has rows for its sequences; the owner's
+ * count. */
 static bool make_states(rank_run *r)
 {
     const gdp_problem *p = &r->all->it->problem;

@@ -89,7 +89,8 @@ static int64_t boundary(const gdp_tensor *cu, int64_t i)
                                       : ((const int64_t *)cu->data)[i];
 }
 
-/* The boundaries as int64. The tool cuts tensors at them, so they are checked before anything runs. */
+/* The boundaries as int64. The tool cuts tensors at them, so they are checked before anything
+ * runs. */
 static int read_boundaries(const char *command, const char *path, layer *it)
 {
     const gdp_problem *problem = &it->problem;

@@ -4,8 +4,8 @@
 
 #include <stdint.h>
 
-/** One value head of `tokens` tokens, float32, rows at these strides (elements). state [K, V] is read and
- * written; scratch: V floats. g NULL: no gate. */
+/** One value head of `tokens` tokens, float32, rows at these strides (elements). state [K, V] is
+ * read and written; scratch: V floats. g NULL: no gate. */
 typedef struct recurrence {
     int64_t tokens, updates, dim_k, dim_v;
     const float *q, *k, *v, *g, *beta;

@@ -1,4 +1,5 @@
-/* Files of named tensors in the safetensors format: 8 bytes that give the header's length, a JSON header, data. */
+/* Files of named tensors in the safetensors format: 8 bytes that give the header's length, a JSON
+ * header, data. */
 #ifndef TOOL_SAFETENSORS_H
 #define TOOL_SAFETENSORS_H
 
@@ -35,7 +36,8 @@ typedef struct st_file {
     void *header, *memory, *copies; /* what the pointers above point into */
 } st_file;
 
-/** Reads a file's bytes; `data` must outlive *file. False: a sentence is in `error`, *file is empty. */
+/** Reads a file's bytes; `data` must outlive *file. False: a sentence is in `error`, and *file
+ * is empty. */
 bool st_parse(const void *data, size_t size, st_file *file, char *error);
 
 /** The same from a file. Every tensor is aligned for its elements. */
