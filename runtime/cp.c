@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "agree.h"
 #include "internal.h"
 
 struct gdp_cp_group {
@@ -14,68 +15,6 @@ struct gdp_cp_group {
     gdp_plan_sizes sizes; /* workspace: the backend's, then one summary, then all ranks' */
     size_t summary_offset, gathered_offset;
 };
-
-/* ---- agreement: every rank learns what every rank has to say, before any of them goes on ---- */
-
-enum { CLASS_TEXT = 512, CONFIG_TEXT = 256, SENTENCE_TEXT = 256 };
-
-typedef struct message {
-    int32_t status;
-    char class_text[CLASS_TEXT];   /* what must be equal on all ranks */
-    char config_text[CONFIG_TEXT]; /* rank 0's, then what each rank's plan runs */
-    char sentence[SENTENCE_TEXT];
-} message;
-
-static void set_status(message *m, gdp_status status)
-{
-    m->status = (int32_t)status;
-    snprintf(m->sentence, sizeof m->sentence, "%s", status == GDP_OK ? "" : gdp_last_error());
-}
-
-/* The verdict on all messages: the same on each rank, but that a failed one keeps its own status. */
-static gdp_status judge(const message *all, const gdp_comm *comm)
-{
-    if (all[comm->rank].status != GDP_OK)
-        return gdpi_fail((gdp_status)all[comm->rank].status, "%s", all[comm->rank].sentence);
-    for (int r = 0; r < comm->size; r++)
-        if (all[r].status != GDP_OK)
-            return gdpi_fail(GDP_STATUS_PEER, "rank %d failed: %s", r, all[r].sentence);
-    for (int r = 1; r < comm->size; r++) {
-        if (strcmp(all[r].class_text, all[0].class_text) != 0)
-            return gdpi_fail(GDP_STATUS_MISMATCH,
-                             "rank 0 has '%s', rank %d has '%s'; accepted are equal ones",
-                             all[0].class_text, r, all[r].class_text);
-        if (strcmp(all[r].config_text, all[0].config_text) != 0)
-            return gdpi_fail(GDP_STATUS_MISMATCH, "rank 0 runs '%s', rank %d runs '%s'",
-                             all[0].config_text, r, all[r].config_text);
-    }
-    return GDP_OK;
-}
-
-/* Exchanges messages and judges them. Unless `config_text` is NULL, it gets rank 0's and those
- * of the others do not count. */
-static gdp_status agree(gdp_context *context, const gdp_comm *comm, const message *mine,
-                        char *config_text)
-{
-    message *all = gdpi_allocate_zeroed(&context->allocator, (size_t)comm->size * sizeof *all);
-    if (!all) return GDP_STATUS_OUT_OF_MEMORY;
-    gdp_status status = comm->all_gather_host(comm->user, mine, all, sizeof *mine);
-    if (config_text) {
-        memcpy(config_text, all[0].config_text, CONFIG_TEXT);
-        for (int r = 1; r < comm->size; r++) memcpy(all[r].config_text, config_text, CONFIG_TEXT);
-    }
-    if (status == GDP_OK) status = judge(all, comm);
-    gdpi_release(&context->allocator, all);
-    return status;
-}
-
-static gdp_status agree_on_status(gdp_context *context, const gdp_comm *comm, gdp_status status)
-{
-    message mine;
-    memset(&mine, 0, sizeof mine);
-    set_status(&mine, status);
-    return agree(context, comm, &mine, NULL);
-}
 
 /* ---- making a group ---- */
 
@@ -96,7 +35,7 @@ static gdp_status check_comm(const gdp_comm *comm)
 
 /* What this rank brings to the table, before anything is compiled. */
 static gdp_status propose(gdp_cp_group *group, const gdp_config *config, const char *backend,
-                          message *mine)
+                          gdpi_message *mine)
 {
     const gdp_problem *problem = &group->problem;
     GDPI_TRY(gdp_problem_check(problem));
@@ -107,9 +46,9 @@ static gdp_status propose(gdp_cp_group *group, const gdp_config *config, const c
     gdpi_fields_print_class(gdpi_problem_fields, GDPI_PROBLEM_FIELDS, problem, fields,
                             sizeof fields);
     snprintf(mine->class_text, sizeof mine->class_text,
-             "batch=%lld heads=%lld value_heads=%lld %s backend=%s flags=%u",
+             "batch=%lld heads=%lld value_heads=%lld %s backend=%s flags=%u checked=%d",
              (long long)problem->batch, (long long)problem->heads, (long long)problem->value_heads,
-             fields, backend ? backend : "default", group->flags);
+             fields, backend ? backend : "default", group->flags, group->context->check_values);
     gdp_config request = { 0 };
     if (config) request = *config;
     if (backend && gdpi_target_from_name(backend, &request.target)) backend = NULL;
@@ -127,7 +66,7 @@ static gdp_status propose(gdp_cp_group *group, const gdp_config *config, const c
 }
 
 /* Compiles for rank 0's configuration and learns the sizes. */
-static gdp_status build(gdp_cp_group *group, message *mine)
+static gdp_status build(gdp_cp_group *group, gdpi_message *mine)
 {
     const gdp_problem *problem = &group->problem;
     if (!group->backend.name) {
@@ -160,12 +99,13 @@ static gdp_status build(gdp_cp_group *group, message *mine)
 static gdp_status join(gdp_cp_group *group, const gdp_config *config, const char *backend,
                        gdp_status so_far)
 {
-    message mine;
+    gdpi_message mine;
     memset(&mine, 0, sizeof mine);
-    set_status(&mine, so_far != GDP_OK ? so_far : propose(group, config, backend, &mine));
-    GDPI_TRY(agree(group->context, &group->comm, &mine, mine.config_text));
-    set_status(&mine, build(group, &mine));
-    return agree(group->context, &group->comm, &mine, NULL);
+    gdpi_set_message_status(&mine,
+                            so_far != GDP_OK ? so_far : propose(group, config, backend, &mine));
+    GDPI_TRY(gdpi_agree(group->context, &group->comm, &mine, mine.config_text));
+    gdpi_set_message_status(&mine, build(group, &mine));
+    return gdpi_agree(group->context, &group->comm, &mine, NULL);
 }
 
 static gdp_status create(gdp_context *context, const gdp_comm *comm, const gdp_problem *problem,
@@ -178,7 +118,7 @@ static gdp_status create(gdp_context *context, const gdp_comm *comm, const gdp_p
     GDPI_TRY(check_comm(comm));
     gdp_cp_group *made = gdpi_allocate_zeroed(&context->allocator, sizeof *made);
     if (!made) {
-        agree_on_status(context, comm, GDP_STATUS_OUT_OF_MEMORY);
+        gdpi_agree_on_status(context, comm, GDP_STATUS_OUT_OF_MEMORY);
         return gdpi_fail(GDP_STATUS_OUT_OF_MEMORY, "no memory for a group");
     }
     made->context = context;
@@ -225,7 +165,14 @@ static gdp_status make_window(const gdp_comm *comm, int preceding_rank_start,
     return gdpi_check_window(window);
 }
 
-/* Everything that could fail on this rank alone must fail before the exchange. */
+/* Everything that could fail on this rank alone must fail before the exchange. A rank that returns
+ * with its status leaves the others waiting; where values are checked all ranks hear of it first. */
+static gdp_status settle(const gdp_cp_group *group, gdp_status status)
+{
+    if (!group->context->check_values) return status;
+    return gdpi_agree_on_status(group->context, &group->comm, status);
+}
+
 static gdp_status check_call(const gdp_cp_group *group, const gdp_inputs *inputs,
                              const gdp_saved_context *saved, const gdp_execution *execution)
 {
@@ -248,9 +195,11 @@ gdp_status gdp_cp_forward(gdp_cp_group *group, const gdp_inputs *inputs, int pre
     if (!group) return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "group is NULL");
     const gdp_problem *problem = &group->problem;
     const gdp_cp_backend *backend = &group->backend;
-    GDPI_TRY(make_window(&group->comm, preceding_rank_start, following_rank_stop, &window));
-    GDPI_TRY(check_call(group, inputs, saved, execution));
-    GDPI_TRY(gdpi_bind_outputs(problem, outputs, &args));
+    gdp_status status =
+        make_window(&group->comm, preceding_rank_start, following_rank_stop, &window);
+    if (status == GDP_OK) status = check_call(group, inputs, saved, execution);
+    if (status == GDP_OK) status = gdpi_bind_outputs(problem, outputs, &args);
+    GDPI_TRY(settle(group, status));
 
     char *summary = (char *)execution->workspace + group->summary_offset;
     char *gathered = (char *)execution->workspace + group->gathered_offset;
@@ -283,11 +232,12 @@ gdp_status gdp_cp_backward(gdp_cp_group *group, const gdp_inputs *inputs,
         return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "group was made without GDP_PLAN_BACKWARD");
     const gdp_problem *problem = &group->problem;
     const gdp_cp_backend *backend = &group->backend;
-    GDPI_TRY(make_window(&group->comm, saved->preceding_rank_start, saved->following_rank_stop,
-                         &window));
-    GDPI_TRY(check_call(group, inputs, saved, execution));
-    GDPI_TRY(gdpi_bind_output_gradients(problem, output_gradients, &args));
-    GDPI_TRY(gdpi_bind_input_gradients(problem, input_gradients, &args));
+    gdp_status status =
+        make_window(&group->comm, saved->preceding_rank_start, saved->following_rank_stop, &window);
+    if (status == GDP_OK) status = check_call(group, inputs, saved, execution);
+    if (status == GDP_OK) status = gdpi_bind_output_gradients(problem, output_gradients, &args);
+    if (status == GDP_OK) status = gdpi_bind_input_gradients(problem, input_gradients, &args);
+    GDPI_TRY(settle(group, status));
 
     char *summary = (char *)execution->workspace + group->summary_offset;
     char *gathered = (char *)execution->workspace + group->gathered_offset;
@@ -351,7 +301,8 @@ gdp_status gdp_chunkwise_context_parallel(gdp_context *context, const gdp_comm *
     execution.workspace = allocate_aligned(allocator, execution.workspace_bytes);
     if (saved) kept.data = allocate_aligned(allocator, kept.bytes);
     const bool short_of_memory = !execution.workspace || (saved && !kept.data);
-    status = agree_on_status(context, comm, short_of_memory ? GDP_STATUS_OUT_OF_MEMORY : GDP_OK);
+    status =
+        gdpi_agree_on_status(context, comm, short_of_memory ? GDP_STATUS_OUT_OF_MEMORY : GDP_OK);
     if (status == GDP_OK)
         status = gdp_cp_forward(group, inputs, preceding_rank_start, following_rank_stop, outputs,
                                 saved ? &kept : NULL, &execution);
@@ -385,8 +336,8 @@ gdp_status gdp_chunkwise_context_parallel_backward(gdp_context *context, const g
 
     gdp_execution execution = { .workspace_bytes = group->sizes.workspace };
     execution.workspace = allocate_aligned(&context->allocator, execution.workspace_bytes);
-    status =
-        agree_on_status(context, comm, execution.workspace ? GDP_OK : GDP_STATUS_OUT_OF_MEMORY);
+    status = gdpi_agree_on_status(context, comm,
+                                  execution.workspace ? GDP_OK : GDP_STATUS_OUT_OF_MEMORY);
     if (status == GDP_OK)
         status =
             gdp_cp_backward(group, inputs, output_gradients, saved, input_gradients, &execution);

@@ -362,6 +362,34 @@ static void test_lost_rank(void **state)
     assert_int_equal(joiners[0].ran, GDP_STATUS_TIMEOUT);
 }
 
+/* Where values are checked, a bad one on a rank becomes a status on all, and the group goes on. */
+static void test_checked(void **state)
+{
+    (void)state;
+    gdp_context *checked;
+    gdp_context_options options = GDP_CONTEXT_OPTIONS_INIT;
+    options.target = GDP_TARGET_HOST;
+    options.check_values = 1;
+    MUST(gdp_context_create(&options, &checked));
+    instance *it = instance_create("tokens=40 dim_k=32 dim_v=48 num_householder=2 dtype=f32", NULL,
+                                   GATE_WEAK, false, 1);
+    results *r = results_create(it);
+    gdp_status statuses[3];
+    for (int one_call = 0; one_call < 2; one_call++) {
+        tensor_set(&it->in.g, 0, 20, 0, 0, 0.5); /* rank 1 holds tokens 14 to 26 */
+        instance_run_cp(checked, NULL, NULL, it, r, 3, NULL, one_call, statuses);
+        assert_int_equal(statuses[0], GDP_STATUS_PEER);
+        assert_int_equal(statuses[1], GDP_STATUS_INVALID_ARGUMENT);
+        assert_int_equal(statuses[2], GDP_STATUS_PEER);
+        assert_int_equal(*(unsigned char *)r->out.o.data, 0xFF);
+    }
+    tensor_set(&it->in.g, 0, 20, 0, 0, -0.5);
+    instance_run_cp(checked, NULL, NULL, it, r, 3, NULL, false, NULL);
+    results_destroy(r);
+    instance_destroy(it);
+    gdp_context_destroy(checked);
+}
+
 /* ---- an application's own backend and transport ---- */
 
 typedef struct counting {
@@ -536,7 +564,8 @@ int main(void)
         cmocka_unit_test(test_fold),         cmocka_unit_test(test_windows),
         cmocka_unit_test(test_mismatch),     cmocka_unit_test(test_one_configuration),
         cmocka_unit_test(test_failing_rank), cmocka_unit_test(test_lost_rank),
-        cmocka_unit_test(test_own_backend),  cmocka_unit_test(test_metadata),
+        cmocka_unit_test(test_checked),      cmocka_unit_test(test_own_backend),
+        cmocka_unit_test(test_metadata),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -132,6 +132,7 @@ refuses 2 "--target is 'tpu'" run a.st --target tpu
 refuses 2 "--scale is 'nan'" run a.st --scale nan
 refuses 2 "--transport is 'tcp'" run a.st --transport tcp
 refuses 3 "nccl" run a.st --transport nccl
+refuses 3 "target cuda" run a.st --target cuda
 refuses 2 "--config" run a.st --config "chunk=x"
 refuses 2 "multiple of 8" run a.st --config "chunk=9"
 refuses 2 "k: shape[1] is 90" run a.st -n 3

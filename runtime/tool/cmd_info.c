@@ -40,7 +40,7 @@ int command_info(int argc, char **argv)
     if (result != GO_ON) return result;
 
     gdp_context *context = NULL;
-    gdp_context_info info;
+    gdp_context_info info = { 0 };
     gdp_status status = open_context(GDP_TARGET_AUTO, 0, NULL, &context);
     if (status == GDP_OK) status = gdp_context_get_info(context, &info);
     int code = complain_status("info", status, gdp_last_error());

@@ -7,7 +7,7 @@
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define WIDE                                                                     \
     __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4"), \
-                   optimize("O3", "fast-math")))
+                   optimize("O3", "fp-contract=fast")))
 #else
 #define WIDE
 #endif

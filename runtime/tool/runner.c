@@ -35,7 +35,7 @@ static gdp_status launch(const gdp_plan *plan, const layer *it, const run_settin
                                                          : settings->repeat;
     const gdp_outputs outputs = results_outputs(out);
     const gdp_input_gradients gradients = results_gradients(out);
-    double forward[MOST_REPEATS], backward[MOST_REPEATS];
+    double forward[MOST_REPEATS] = { 0 }, backward[MOST_REPEATS] = { 0 };
     for (int i = 0; i < repeat; i++) {
         const double begin = seconds();
         gdp_status status =

@@ -41,7 +41,7 @@ static shown show(const char *text)
 {
     shown s;
     size_t i = 0;
-    for (; text[i] && i < sizeof s.text - 4; i++)
+    for (; i < sizeof s.text - 4 && text[i]; i++)
         s.text[i] = text[i] >= ' ' && text[i] <= '~' ? text[i] : '?';
     snprintf(s.text + i, sizeof s.text - i, "%s", text[i] ? "..." : "");
     return s;
