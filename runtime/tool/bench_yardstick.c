@@ -21,7 +21,7 @@ typedef struct yardstick {
     float *q, *k, *v, *g, *beta, *o, *state, *scratch;
 } yardstick;
 
-static void run_heads(const yardstick *y, bool gate)
+static void run_heads(const yardstick *y, bool gate, bool wide)
 {
     const gdp_problem *p = y->problem;
     const int64_t T = p->tokens, n = p->num_householder, H = p->heads, HV = p->value_heads;
@@ -51,7 +51,7 @@ static void run_heads(const yardstick *y, bool gate)
                 .scale = 1 / sqrtf((float)K),
             };
             memset(y->state, 0, (size_t)(K * V) * sizeof *y->state);
-            recurrence_forward(&r);
+            (wide ? recurrence_forward_wide : recurrence_forward)(&r);
         }
 }
 
@@ -67,7 +67,8 @@ static double difference(const float *a, const gdp_tensor *b)
     return norm > 0 ? sqrt(sum / norm) : sqrt(sum);
 }
 
-bool bench_yardstick(const layer *it, const results *ours, int repeat, double *least, double *error)
+bool bench_yardstick(const layer *it, const results *ours, int repeat, double *plain, double *wide,
+                     double *error)
 {
     const gdp_problem *p = &it->problem;
     const bool gate = it->inputs.g.data != NULL;
@@ -83,11 +84,14 @@ bool bench_yardstick(const layer *it, const results *ours, int repeat, double *l
         allocate_zeroed((size_t)p->dim_v * sizeof(float)),
     };
     const bool fine = y.q && y.k && y.v && (!gate || y.g) && y.beta && y.o && y.state && y.scratch;
-    *least = INFINITY;
+    *plain = *wide = INFINITY;
     for (int i = 0; fine && i < repeat; i++) {
         const double begin = seconds();
-        run_heads(&y, gate);
-        *least = fmin(*least, seconds() - begin);
+        run_heads(&y, gate, false);
+        const double middle = seconds();
+        run_heads(&y, gate, true);
+        *plain = fmin(*plain, middle - begin);
+        *wide = fmin(*wide, seconds() - middle);
     }
     if (fine) *error = difference(y.o, &ours->tensor[RESULT_O]);
     float *const all[] = { y.q, y.k, y.v, y.g, y.beta, y.o, y.state, y.scratch };

@@ -14,6 +14,8 @@ typedef struct recurrence {
     float scale;
 } recurrence;
 
+/** For any processor of this kind, as the compiler makes it by default; and with this one's registers. */
 void recurrence_forward(const recurrence *r);
+void recurrence_forward_wide(const recurrence *r);
 
 #endif
