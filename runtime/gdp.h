@@ -428,7 +428,8 @@ GDP_API gdp_status gdp_cp_group_get_sizes(const gdp_cp_group *group, gdp_plan_si
 
 /** Forward over the group: prepare, all-gather, apply. Collective. Order of communication: one
  * all_gather; where the contexts check values, one all_gather_host before it, by which a rank's bad
- * argument becomes a status on all (otherwise the others wait for that rank to call again). A rank whose sequence continues from earlier ranks does not read its row of initial_state;
+ * argument becomes a status on all (otherwise the others wait for that rank to call again).
+ * A rank whose sequence continues from earlier ranks does not read its row of initial_state;
  * final_state's row of a sequence that goes on holds the state at the shard's end. */
 GDP_API gdp_status gdp_cp_forward(gdp_cp_group *group, const gdp_inputs *inputs, int preceding_rank_start,
                                   int following_rank_stop, const gdp_outputs *outputs, gdp_saved_context *saved,
