@@ -89,9 +89,8 @@ gdp_status gdpi_kernel_emit(gdp_context *context, const char *name, const gdp_pr
     const int result = gdpi_generator_emit(&generator, name, problem_text, config_text, source,
                                            &notes, error, sizeof error);
     if (result == GDPI_GENERATOR_OUT_OF_MEMORY)
-        return gdpi_fail(GDP_STATUS_OUT_OF_MEMORY, "kernel %s: %s", name, error);
-    if (result != GDPI_GENERATOR_OK)
-        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "kernel %s: %s", name, error);
+        return gdpi_fail(GDP_STATUS_OUT_OF_MEMORY, "%s", error);
+    if (result != GDPI_GENERATOR_OK) return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "%s", error);
     *scratch = find_note(notes.data, "scratch");
     gdpi_release(&context->allocator, notes.data);
     return GDP_OK;
@@ -244,8 +243,7 @@ gdp_status gdpi_kernel_get(gdp_context *context, enum gdpi_kernel_id id, const g
     const char *name = gdpi_kernels[id].name;
     *kernel = NULL;
     if (!find_steps(config->target))
-        return gdpi_fail(GDP_STATUS_NOT_AVAILABLE,
-                         "kernel %s: this build compiles nothing for target %d", name,
+        return gdpi_fail(GDP_STATUS_NOT_AVAILABLE, "this build compiles nothing for target %d",
                          (int)config->target);
     /* `segment` is left out: sources do not depend on it. */
     char class_text[MAX_FIELDS_TEXT], identity[MAX_IDENTITY];
