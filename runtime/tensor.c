@@ -118,6 +118,20 @@ static gdp_status bind(const gdp_tensor *tensor, const char *name, const gdp_pro
     return GDP_OK;
 }
 
+/* The same for a tensor that a call writes: no two of its elements may be one. */
+static gdp_status bind_written(const gdp_tensor *tensor, const char *name,
+                               const gdp_problem *problem, gdp_dtype dtype, int64_t per_token,
+                               int64_t heads, int64_t dim, gdp_view *view)
+{
+    GDPI_TRY(bind(tensor, name, problem, dtype, per_token, heads, dim, view));
+    for (int i = 0; tensor->data && i < 3; i++)
+        if (tensor->shape[i] > 1 && tensor->stride[i] == 0)
+            return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT,
+                             "%s: stride[%d] is 0; accepted is 1 or more where a call writes", name,
+                             i);
+    return GDP_OK;
+}
+
 static gdp_status bind_state(const gdp_tensor *tensor, const char *name, const gdp_problem *problem)
 {
     const expectation want = {
@@ -173,8 +187,8 @@ gdp_status gdpi_bind_inputs(const gdp_problem *problem, const gdp_inputs *inputs
 gdp_status gdpi_bind_outputs(const gdp_problem *problem, const gdp_outputs *outputs, gdp_args *args)
 {
     if (!outputs) return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "outputs is NULL");
-    GDPI_TRY(bind(&outputs->o, "o", problem, problem->dtype, 1, problem->value_heads,
-                  problem->dim_v, &args->o));
+    GDPI_TRY(bind_written(&outputs->o, "o", problem, problem->dtype, 1, problem->value_heads,
+                          problem->dim_v, &args->o));
     GDPI_TRY(bind_state(&outputs->final_state, "final_state", problem));
     args->final_state = outputs->final_state.data;
     return GDP_OK;
@@ -197,12 +211,12 @@ gdp_status gdpi_bind_input_gradients(const gdp_problem *problem,
     const int64_t n = problem->num_householder, H = problem->heads, HV = problem->value_heads;
     const int64_t K = problem->dim_k, V = problem->dim_v;
     if (!gradients) return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "input_gradients is NULL");
-    GDPI_TRY(bind(&gradients->dq, "dq", problem, problem->dtype, 1, H, K, &args->dq));
-    GDPI_TRY(bind(&gradients->dk, "dk", problem, problem->dtype, n, H, K, &args->dk));
-    GDPI_TRY(bind(&gradients->dv, "dv", problem, problem->dtype, n, HV, V, &args->dv));
-    GDPI_TRY(bind(&gradients->dg, "dg", problem, problem->gate_dtype, 1, HV, 0, &args->dg));
-    GDPI_TRY(
-        bind(&gradients->dbeta, "dbeta", problem, problem->beta_dtype, n, HV, 0, &args->dbeta));
+    GDPI_TRY(bind_written(&gradients->dq, "dq", problem, problem->dtype, 1, H, K, &args->dq));
+    GDPI_TRY(bind_written(&gradients->dk, "dk", problem, problem->dtype, n, H, K, &args->dk));
+    GDPI_TRY(bind_written(&gradients->dv, "dv", problem, problem->dtype, n, HV, V, &args->dv));
+    GDPI_TRY(bind_written(&gradients->dg, "dg", problem, problem->gate_dtype, 1, HV, 0, &args->dg));
+    GDPI_TRY(bind_written(&gradients->dbeta, "dbeta", problem, problem->beta_dtype, n, HV, 0,
+                          &args->dbeta));
     GDPI_TRY(bind_state(&gradients->d_initial_state, "d_initial_state", problem));
     args->d_initial_state = gradients->d_initial_state.data;
     return GDP_OK;

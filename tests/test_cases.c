@@ -637,6 +637,10 @@ static void test_refusals(void **state)
     bad.in.initial_state.shape[1] = 2;
     REFUSED(instance_run(host, NULL, &bad, r, true, 0), GDP_STATUS_INVALID_ARGUMENT,
             "initial_state: shape[1] is 2");
+    results folded = *r;
+    folded.out.o.stride[1] = 0;
+    REFUSED(instance_run(host, NULL, it, &folded, true, 0), GDP_STATUS_INVALID_ARGUMENT,
+            "o: stride[1] is 0");
     REFUSED(instance_run(host, "chunk=12", it, r, true, 0), GDP_STATUS_UNSUPPORTED,
             "multiple of 8");
     REFUSED(instance_run(host, "chunk=256", it, r, true, 0), GDP_STATUS_UNSUPPORTED, "256");
