@@ -1,8 +1,8 @@
 -- What C and the shell call: texts in, texts out. The chunk's arguments are the engine and the
 -- schema.
 --
---     configure(files, problem, request)        -> the complete configuration
---     emit(files, kernel, problem, config)      -> source, what the template noted in `meta`
+--     configure(files, problem, request, processors)  -> the complete configuration, its areas
+--     emit(files, kernel, problem, config)            -> source, what the template noted in `meta`
 --
 -- files: name -> text, "host/forward.ct", "host/space.lua". Problems, requests and configurations
 -- are "name=value name=value ..." texts over schema.problem and schema.config; a field left out has
@@ -13,7 +13,7 @@
 --     constraints = { { name =, check = function(problem, config) -> boolean, sentence = }, ... }
 --     templates = { kernel = "file.ct", ... }, optional; a kernel not named has <kernel>.ct
 --
--- A template sees: kernel, target; K, V, n, C, R = C*n, BV; dtype, gate_dtype, beta_dtype,
+-- A template sees: kernel, target, arch, stages; K, V, n, C, R = C*n, BV; dtype, gate_dtype, beta_dtype,
 -- index_dtype; ceil_div(a, b), round_up(a, b); and, each returning text for a hole, structs() and
 -- decode_task(task). What it puts into the table `meta`, integers by name, is returned beside the
 -- source. Sizes known at launch are not visible, so that all lengths share one source.
@@ -25,8 +25,7 @@ local main = {}
 -- The fields that a source depends on; the others belong to the launch.
 local function is_class(field) return field.class end
 
-local SOURCE_FIELDS = { target = true, chunk = true, block_v = true }
-local function is_source_field(field) return SOURCE_FIELDS[field.name] end
+local function is_source_field(field) return field.source or field.name == "target" end
 
 local function fail(...) error(string.format(...), 0) end
 
@@ -101,8 +100,8 @@ local function load_space(files, target)
     if not files[name] then fail("target=%s: there are no templates for it (%s)", target, name) end
     local space = engine.load_module(files, name)
     if type(space) ~= "table" or type(space.defaults) ~= "function"
-        or type(space.constraints) ~= "table" then
-        fail("%s: must return a table with defaults and constraints", name)
+        or type(space.areas) ~= "function" or type(space.constraints) ~= "table" then
+        fail("%s: must return a table with defaults, areas and constraints", name)
     end
     return space
 end
@@ -118,12 +117,21 @@ local function check_constraints(files, space, problem, config)
     end
 end
 
-function main.configure(files, problem_text, request_text)
+local function print_areas(areas)
+    local parts = {}
+    for _, area in ipairs(schema.areas) do
+        parts[#parts + 1] = ("%s=%d"):format(area.name, areas[area.name] or 0)
+    end
+    return table.concat(parts, " ")
+end
+
+function main.configure(files, problem_text, request_text, processors)
     local problem = parse(schema.problem, "problem", problem_text)
     local request = parse(schema.config, "configuration", request_text)
     local space = load_space(files, request.target)
     local name = space_file(request.target)
-    local defaults = engine.call(files, name, space.defaults, problem, request)
+    local defaults = engine.call(files, name, space.defaults, problem, request,
+        math.tointeger(tonumber(processors)) or 1)
     if type(defaults) ~= "table" then fail("%s: defaults returned a %s", name, type(defaults)) end
 
     local config = { target = request.target }
@@ -136,7 +144,8 @@ function main.configure(files, problem_text, request_text)
         end
     end
     check_constraints(files, space, problem, config)
-    return print_fields(schema.config, config)
+    return print_fields(schema.config, config),
+        print_areas(engine.call(files, name, space.areas, problem, config))
 end
 
 -- ------------------------------------------------------------------------- what templates can call
@@ -168,12 +177,16 @@ end
 
 -- One declaration that takes the task's number apart, in one line so that line numbers stay right.
 local function decode_task(kernel, names, task)
+    local args = names.target == "cuda" and "args." or "args->"
+    local block = names.meta.block or names.BV
+    local v_blocks = ceil_div(names.V, block)
     local counts = {
-        chunk = "args->max_chunks", segment = "args->max_segments",
-        sequence = "args->sequence_count", fold_sequence = "args->fold_sequences",
-        head = "args->heads", value_head = "args->value_heads",
-        v_block = ceil_div(names.V, names.BV),
-        column_block = ceil_div(names.V, names.BV) + ceil_div(names.K, names.BV),
+        chunk = args .. "max_chunks", segment = args .. "max_segments",
+        wave_chunk = args .. "wave_chunks", wave_segment = args .. "wave_segments",
+        sequence = args .. "sequence_count", fold_sequence = args .. "fold_sequences",
+        head = args .. "heads", value_head = args .. "value_heads",
+        v_block = v_blocks,
+        column_block = v_blocks + ceil_div(names.K, block),
     }
     local parts, rest = {}, task
     for i = #kernel.tasks, 1, -1 do
@@ -202,6 +215,7 @@ end
 local function template_names(kernel, problem, config)
     local names = {
         kernel = kernel.name, target = config.target, meta = {},
+        arch = config.arch, stages = config.stages,
         K = problem.dim_k, V = problem.dim_v, n = problem.num_householder,
         C = config.chunk, R = config.chunk * problem.num_householder, BV = config.block_v,
         dtype = problem.dtype, gate_dtype = problem.gate_dtype, beta_dtype = problem.beta_dtype,
@@ -234,7 +248,7 @@ function main.emit(files, kernel_name, problem_text, config_text)
     local problem = parse(schema.problem, "problem", problem_text)
     local config = parse(schema.config, "configuration", config_text)
     local space = load_space(files, config.target)
-    for _, name in ipairs { "chunk", "block_v" } do
+    for _, name in ipairs { "chunk", "block_v", "stages" } do
         if config[name] == 0 then fail("%s=0: a configuration to emit must be complete", name) end
     end
     check_constraints(files, space, problem, config)

@@ -54,12 +54,32 @@ schema.problem = {
 schema.config = {
     { name = "target", kind = "enum", enum = "target", accepts = { "auto", "host", "cuda", "reference" },
       default = "auto", doc = "where it runs" },
-    { name = "chunk", kind = "int", min = 0, max = 256, default = 0,
+    { name = "arch", kind = "int", min = 0, max = 999, default = 0, source = true,
+      doc = "compute capability that CUDA kernels are for, 90 for sm_90" },
+    { name = "chunk", kind = "int", min = 0, max = 256, default = 0, source = true,
       doc = "C: tokens of a chunk; a chunk is R = C*n sub-tokens" },
     { name = "segment", kind = "int", min = 0, max = 2 ^ 31 - 1, default = 0,
-      doc = "chunks of a segment, the span one task scans; 0: sequences stay uncut" },
-    { name = "block_v", kind = "int", min = 0, max = 256, default = 0,
+      doc = "chunks of a segment, the span one task scans; one of all chunks leaves sequences uncut" },
+    { name = "block_v", kind = "int", min = 0, max = 256, default = 0, source = true,
       doc = "columns of the state that one task scans" },
+    { name = "stages", kind = "int", min = 0, max = 8, default = 0, source = true,
+      doc = "chunks that a task holds at once, the one it works on and those on their way (CUDA)" },
+    { name = "wave", kind = "int", min = 0, max = 2 ^ 31 - 1, default = 0,
+      doc = "segments that backward works on at once; its memory grows with them" },
+}
+
+-- Areas of memory whose layout is a target's own. Its space.lua says how many bytes an item, a chunk
+-- of one value head, has in each. `saved`: forward keeps it for backward; `wave`: backward holds it
+-- for the chunks of a wave.
+schema.areas = {
+    { name = "gates", life = "work", doc = "decays and beta of a chunk" },
+    { name = "a", life = "work", doc = "A = (I + L)^-1 diag(beta)" },
+    { name = "p", life = "work", doc = "P" },
+    { name = "reach", life = "work", doc = "log2 of a bound on the norm of the chunk's M" },
+    { name = "saved_state", life = "saved", doc = "the state at the chunk's start, kept by forward" },
+    { name = "chunk_state", life = "wave", doc = "the same, scanned again by backward" },
+    { name = "chunk_u", life = "wave", doc = "U" },
+    { name = "chunk_d_state", life = "wave", doc = "state gradient at the chunk's end" },
 }
 
 -- The tables that the index kernel makes of cu_seqlens, and the argument of every kernel. `fields`
@@ -107,21 +127,24 @@ schema.structs = {
         { "gdp_segment *", "segments", "[max_segments]" },
         { "gdp_sequence *", "sequences", "[N]" },
         { "int64_t *", "counts", "[2]: chunks and segments in use, padding included" },
-        { "float *", "gates", "[max_chunks, HV, 3, R]: e^G, e^(G_R - G), beta" },
-        { "float *", "a", "[max_chunks, HV, R, R]: A = (I + L)^-1 diag(beta)" },
-        { "float *", "p", "[max_chunks, HV, C, R]: P" },
+        { "void *", "gates", "[max_chunks, HV], as are the areas of schema.areas that follow" },
+        { "void *", "a", "" }, { "void *", "p", "" }, { "void *", "reach", "" },
+        { "void *", "chunk_state", "saved_state [max_chunks, HV] or chunk_state [wave_chunks, HV]; or NULL" },
+        { "void *", "chunk_u", "[wave_chunks, HV]" },
+        { "void *", "chunk_d_state", "[wave_chunks, HV]" },
         { "float *", "segment_state", "[max_segments, HV, K, V]: state at a segment's start" },
         { "float *", "segment_summary", "[max_segments, HV, K, V+K]: [D | M] of a segment" },
-        { "float *", "chunk_state", "[max_chunks, HV, K, V]: state at a chunk's start, or NULL" },
         { "float *", "segment_d_state", "[max_segments, HV, K, V]: state gradient at a segment's end" },
         { "float *", "segment_d_summary", "[max_segments, HV, K, V+K]: [gamma | M^T] of a segment" },
-        { "float *", "chunk_d_state", "[max_chunks, HV, K, V]: state gradient at a chunk's end" },
         { "const float *", "gathered", "[W, B or 1, HV, K, V+K]: summaries of all ranks" },
         { "float *", "folded", "[B or 1, HV, K, V] (ranks) or [B or 1, HV, K, V+K] (shard): what a fold ends with" },
         { "int64_t", "batch", "B" }, { "int64_t", "tokens", "T" }, { "int64_t", "sequence_count", "N, or B where dense" },
         { "int64_t", "heads", "H" }, { "int64_t", "value_heads", "HV" },
         { "int64_t", "max_chunks", "" }, { "int64_t", "max_segments", "" },
         { "int64_t", "segment_chunks", "chunks of a segment; 0: uncut" },
+        { "int64_t", "wave_first", "first segment of the wave" },
+        { "int64_t", "wave_segments", "segments of the wave" },
+        { "int64_t", "wave_chunks", "upper bound of their chunks" },
         { "int64_t", "fold_first", "first rank of the fold over ranks, in its own order" },
         { "int64_t", "fold_count", "ranks in the fold" },
         { "int64_t", "fold_sequence", "first sequence that a summary covers: 0, or N-1 where packed and forward" },
@@ -152,14 +175,17 @@ schema.kernels = {
       doc = "a shard's adjoint summary" },
     { name = "adjoint_compose_ranks", tasks = { "fold_sequence", "value_head", "v_block" },
       doc = "the state gradient that enters a shard from behind" },
-    { name = "backward_scan", tasks = { "segment", "value_head", "v_block" },
+    { name = "state_scan", tasks = { "wave_segment", "value_head", "v_block" },
+      doc = "states at chunk starts, and U" },
+    { name = "backward_scan", tasks = { "wave_segment", "value_head", "v_block" },
       doc = "state gradients at chunk ends" },
-    { name = "chunk_backward", tasks = { "chunk", "head" }, doc = "dq, dk, dv, dg, dbeta of a chunk" },
+    { name = "chunk_backward", tasks = { "wave_chunk", "head" }, doc = "dq, dk, dv, dg, dbeta of a chunk" },
 }
 
--- The factors above: chunk, segment: the plan's upper bounds (a task past those in use does nothing);
--- v_block: ceil(V / block_v); column_block: v_block, then ceil(K / block_v) blocks of M.
-schema.task_factors = { "chunk", "segment", "sequence", "fold_sequence", "head", "value_head", "v_block",
-    "column_block" }
+-- The factors above: chunk, segment, wave_chunk, wave_segment: the plan's upper bounds (a task past
+-- those in use does nothing); v_block: ceil(V / BV), where BV is block_v unless the template notes
+-- another meta.block; column_block: v_block, then ceil(K / BV) blocks of M.
+schema.task_factors = { "chunk", "segment", "wave_chunk", "wave_segment", "sequence", "fold_sequence",
+    "head", "value_head", "v_block", "column_block" }
 
 return schema

@@ -4,6 +4,7 @@
 --     lua5.4 generator/shell.lua emit KERNEL "PROBLEM" "REQUEST" [TEMPLATE_DIR]
 --     lua5.4 generator/shell.lua meta KERNEL "PROBLEM" "REQUEST" [TEMPLATE_DIR]
 --
+-- GDP_PROCESSORS in the environment: the threads or multiprocessors to configure for; 1.
 -- PROBLEM and REQUEST: "name=value ..." of schema.lua, defaults for what is left out. The target
 -- is needed:
 --     lua5.4 generator/shell.lua emit forward_scan "dim_v=64 num_householder=3" "target=host"
@@ -27,16 +28,20 @@ local function load_module(name, ...) return assert(loadfile(folder .. "/" .. na
 local engine = load_module("engine.lua", load_module("environment.lua"))
 local main = load_module("main.lua", engine, load_module("schema.lua"))
 
+local function configure(files, problem, request)
+    return main.configure(files, problem, request, os.getenv("GDP_PROCESSORS"))
+end
+
 -- Each function: the words it takes before TEMPLATE_DIR, and what it prints.
 local commands = {
     configure = { 2, function(files, problem, request)
-        return main.configure(files, problem, request) .. "\n"
+        return table.concat({ configure(files, problem, request) }, "\n") .. "\n"
     end },
     emit = { 3, function(files, kernel, problem, request)
-        return (main.emit(files, kernel, problem, main.configure(files, problem, request)))
+        return (main.emit(files, kernel, problem, (configure(files, problem, request))))
     end },
     meta = { 3, function(files, kernel, problem, request)
-        local config = main.configure(files, problem, request)
+        local config = configure(files, problem, request)
         return select(2, main.emit(files, kernel, problem, config)) .. "\n"
     end },
 }

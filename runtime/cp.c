@@ -61,7 +61,7 @@ static gdp_status propose(gdp_cp_group *group, const gdp_config *config, const c
         return GDP_OK;
     }
     gdp_config chosen;
-    GDPI_TRY(gdpi_choose_config(group->context, problem, &request, &chosen));
+    GDPI_TRY(gdpi_choose_config(group->context, problem, &request, &chosen, NULL));
     return gdp_config_print(&chosen, mine->config_text, sizeof mine->config_text);
 }
 
@@ -249,32 +249,32 @@ gdp_status gdp_cp_backward(gdp_cp_group *group, const gdp_inputs *inputs,
                                       saved, gathered, input_gradients, execution);
 }
 
-/* ---- the one call: a group for the moment, memory from the context's allocator ---- */
-
-/* Aligned memory; the block's own address stands right before it. */
-static void *allocate_aligned(const gdpi_allocator *allocator, size_t bytes)
-{
-    char *block = gdpi_allocate(allocator, bytes + GDPI_ALIGNMENT + sizeof(void *));
-    if (!block) return NULL;
-    const uintptr_t first = (uintptr_t)block + sizeof(void *);
-    char *aligned =
-        block + sizeof(void *) + (GDPI_ALIGNMENT - first % GDPI_ALIGNMENT) % GDPI_ALIGNMENT;
-    memcpy(aligned - sizeof(void *), &block, sizeof block);
-    return aligned;
-}
-
-static void release_aligned(const gdpi_allocator *allocator, void *aligned)
-{
-    void *block = NULL;
-    if (aligned) memcpy(&block, (char *)aligned - sizeof(void *), sizeof block);
-    gdpi_release(allocator, block);
-}
+/* ---- the one call: a group for the moment, memory of the context's target ---- */
 
 void gdp_saved_context_release(gdp_context *context, gdp_saved_context *saved)
 {
     if (!context || !saved) return;
-    release_aligned(&context->allocator, saved->data);
+    gdp_memory_release(context, saved->data);
     memset(saved, 0, sizeof *saved);
+}
+
+/* Waits for the work that a call has started, since its memory goes back. */
+static gdp_status finish(gdp_context *context, gdp_status status)
+{
+    if (context->target != GDP_TARGET_CUDA || status != GDP_OK) return status;
+    return gdp_stream_synchronize(context, NULL);
+}
+
+/* Its memory is the context's target's; a plan for another one would read it from the wrong side. */
+static gdp_status check_side(const gdp_context *context, const char *backend)
+{
+    gdp_target target;
+    if (!backend || !gdpi_target_from_name(backend, &target)) return GDP_OK;
+    if ((target == GDP_TARGET_CUDA) == (context->target == GDP_TARGET_CUDA)) return GDP_OK;
+    return gdpi_fail(GDP_STATUS_UNSUPPORTED,
+                     "backend is '%s' in a context whose target is %s; this call works in memory "
+                     "of the context's target",
+                     backend, gdpi_target_names[context->target]);
 }
 
 gdp_status gdp_chunkwise_context_parallel(gdp_context *context, const gdp_comm *comm,
@@ -289,29 +289,30 @@ gdp_status gdp_chunkwise_context_parallel(gdp_context *context, const gdp_comm *
     if (!context) return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "context is NULL");
     GDPI_TRY(check_comm(comm));
     gdp_status status = make_window(comm, preceding_rank_start, following_rank_stop, &window);
+    if (status == GDP_OK) status = check_side(context, backend);
     if (status == GDP_OK) status = gdp_problem_from_inputs(inputs, &problem);
-    if (status == GDP_OK) status = gdpi_check_contents(&problem, inputs, context->check_values);
+    if (status == GDP_OK && context->target != GDP_TARGET_CUDA)
+        status = gdpi_check_contents(&problem, inputs, context->check_values);
     if (status == GDP_OK) status = gdpi_bind_outputs(&problem, outputs, &args);
     GDPI_TRY(create(context, comm, &problem, NULL, saved ? GDP_PLAN_BACKWARD : 0, backend, status,
                     &group));
 
-    const gdpi_allocator *allocator = &context->allocator;
     gdp_execution execution = { .workspace_bytes = group->sizes.workspace };
     gdp_saved_context kept = { .bytes = group->sizes.saved };
-    execution.workspace = allocate_aligned(allocator, execution.workspace_bytes);
-    if (saved) kept.data = allocate_aligned(allocator, kept.bytes);
-    const bool short_of_memory = !execution.workspace || (saved && !kept.data);
-    status =
-        gdpi_agree_on_status(context, comm, short_of_memory ? GDP_STATUS_OUT_OF_MEMORY : GDP_OK);
+    status = gdp_memory_allocate(context, execution.workspace_bytes, &execution.workspace);
+    if (status == GDP_OK && saved)
+        status = gdp_memory_allocate(context, kept.bytes ? kept.bytes : 1, &kept.data);
+    status = gdpi_agree_on_status(context, comm, status);
     if (status == GDP_OK)
         status = gdp_cp_forward(group, inputs, preceding_rank_start, following_rank_stop, outputs,
                                 saved ? &kept : NULL, &execution);
-    release_aligned(allocator, execution.workspace);
+    status = finish(context, status);
+    gdp_memory_release(context, execution.workspace);
     gdp_cp_group_destroy(group);
     if (saved && status == GDP_OK)
         *saved = kept;
     else
-        release_aligned(allocator, kept.data);
+        gdp_memory_release(context, kept.data);
     return status;
 }
 
@@ -328,20 +329,22 @@ gdp_status gdp_chunkwise_context_parallel_backward(gdp_context *context, const g
     GDPI_TRY(check_comm(comm));
     gdp_status status =
         saved && saved->data ? GDP_OK : gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "saved is empty");
+    if (status == GDP_OK) status = check_side(context, backend);
     if (status == GDP_OK) status = gdp_problem_from_inputs(inputs, &problem);
-    if (status == GDP_OK) status = gdpi_check_contents(&problem, inputs, context->check_values);
+    if (status == GDP_OK && context->target != GDP_TARGET_CUDA)
+        status = gdpi_check_contents(&problem, inputs, context->check_values);
     if (status == GDP_OK) status = gdpi_bind_output_gradients(&problem, output_gradients, &args);
     if (status == GDP_OK) status = gdpi_bind_input_gradients(&problem, input_gradients, &args);
     GDPI_TRY(create(context, comm, &problem, NULL, GDP_PLAN_BACKWARD, backend, status, &group));
 
     gdp_execution execution = { .workspace_bytes = group->sizes.workspace };
-    execution.workspace = allocate_aligned(&context->allocator, execution.workspace_bytes);
-    status = gdpi_agree_on_status(context, comm,
-                                  execution.workspace ? GDP_OK : GDP_STATUS_OUT_OF_MEMORY);
+    status = gdp_memory_allocate(context, execution.workspace_bytes, &execution.workspace);
+    status = gdpi_agree_on_status(context, comm, status);
     if (status == GDP_OK)
         status =
             gdp_cp_backward(group, inputs, output_gradients, saved, input_gradients, &execution);
-    release_aligned(&context->allocator, execution.workspace);
+    status = finish(context, status);
+    gdp_memory_release(context, execution.workspace);
     gdp_cp_group_destroy(group);
     return status;
 }

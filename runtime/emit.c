@@ -290,32 +290,37 @@ typedef struct buffer {
     size_t capacity;
 } buffer;
 
-static int take_config(lua_State *L, const call *at, void *results, char *error,
-                       size_t error_capacity)
+/* The results, from the bottom of the stack upwards, into a buffer each. */
+static int take_into_buffers(lua_State *L, const call *at, void *results, char *error,
+                             size_t error_capacity)
 {
-    (void)at;
-    const buffer *out = results;
-    size_t size;
-    const char *text = lua_tolstring(L, -1, &size);
-    if (size >= out->capacity) {
-        copy_sentence(error, error_capacity, "the configuration's text does not fit");
-        return GDPI_GENERATOR_ERROR;
+    const buffer *buffers = results;
+    for (int i = 0; i < at->result_count; i++) {
+        size_t size;
+        const char *text = lua_tolstring(L, i - at->result_count, &size);
+        if (size >= buffers[i].capacity) {
+            copy_sentence(error, error_capacity, "the configuration's text does not fit");
+            return GDPI_GENERATOR_ERROR;
+        }
+        memcpy(buffers[i].data, text, size + 1);
     }
-    memcpy(out->data, text, size + 1);
     return GDPI_GENERATOR_OK;
 }
 
 int gdpi_generator_configure(const gdpi_generator *generator, const char *problem,
-                             const char *request, char *config_out, size_t capacity, char *error,
-                             size_t error_capacity)
+                             const char *request, int processors, char *config_out,
+                             size_t config_capacity, char *areas_out, size_t areas_capacity,
+                             char *error, size_t error_capacity)
 {
+    char count[16];
+    snprintf(count, sizeof count, "%d", processors);
     call at = { .generator = generator,
                 .function = "configure",
-                .arguments = { problem, request },
-                .argument_count = 2,
-                .result_count = 1 };
-    buffer out = { config_out, capacity };
-    return perform(&at, take_config, &out, error, error_capacity);
+                .arguments = { problem, request, count },
+                .argument_count = 3,
+                .result_count = 2 };
+    buffer buffers[] = { { config_out, config_capacity }, { areas_out, areas_capacity } };
+    return perform(&at, take_into_buffers, buffers, error, error_capacity);
 }
 
 static bool copy_text(lua_State *L, int index, const gdpi_generator *generator, gdpi_text *out)

@@ -37,10 +37,12 @@ enum gdpi_generator_result {
     GDPI_GENERATOR_OUT_OF_MEMORY = 2 /**< `error` says so too */
 };
 
-/** Completes `request` into a configuration for `problem` (texts of fields.h). */
+/** Completes `request` into a configuration for `problem` (texts of fields.h), for a device or host of
+ * so many processors. areas_out: "name=bytes ..." over schema.areas. */
 int gdpi_generator_configure(const gdpi_generator *generator, const char *problem,
-                             const char *request, char *config_out, size_t capacity, char *error,
-                             size_t error_capacity);
+                             const char *request, int processors, char *config_out,
+                             size_t config_capacity, char *areas_out, size_t areas_capacity,
+                             char *error, size_t error_capacity);
 
 /** The kernel's source, and "name=integer ..." that its template notes about it. On failure both
  * are empty. */

@@ -66,6 +66,7 @@ extern "C" {
     X(COMPILE_FAILED, 22, "generated source did not compile; the sentence holds the log")          \
     X(IO, 23, "a file could not be read or written")                                               \
     X(NOT_PREPARED, 24, "the call would have to compile or allocate where that is not allowed")    \
+    X(DEVICE, 25, "the CUDA driver refused a call or a kernel failed")                             \
     X(PEER, 30, "another rank of the group failed; its sentence is quoted")                        \
     X(MISMATCH, 31, "the ranks of a group disagree about the problem or its configuration")        \
     X(TIMEOUT, 32, "another rank did not answer in time")                                          \
@@ -128,9 +129,12 @@ typedef struct gdp_problem {
 /** How it is computed. In a request 0 and AUTO mean: choose. */
 typedef struct gdp_config {
     gdp_target target; /**< where it runs */
+    int64_t arch;      /**< compute capability that CUDA kernels are for, 90 for sm_90 */
     int64_t chunk;     /**< C: tokens of a chunk; a chunk is R = C*n sub-tokens */
-    int64_t segment;   /**< chunks of a segment, the span one task scans; 0: sequences stay uncut */
+    int64_t segment;   /**< chunks of a segment, the span one task scans; one of all chunks leaves sequences uncut */
     int64_t block_v;   /**< columns of the state that one task scans */
+    int64_t stages;    /**< chunks that a task holds at once, the one it works on and those on their way (CUDA) */
+    int64_t wave;      /**< segments that backward works on at once; its memory grows with them */
 } gdp_config;
 /* END generated */
 
@@ -167,7 +171,9 @@ typedef enum gdp_log_level { GDP_LOG_WARNING = 1, GDP_LOG_INFO = 2 } gdp_log_lev
 typedef struct gdp_context_options {
     size_t size;               /**< sizeof(gdp_context_options) */
     gdp_target target;         /**< AUTO: GDP_TARGET, else CUDA where it works, else host */
-    int threads;               /**< of the host target; GDP_THREADS, else one a core */
+    int threads;               /**< that compile, and compute on the host; GDP_THREADS, else one a core */
+    int device;                /**< of the CUDA target: its ordinal + 1; 0: GDP_DEVICE (an ordinal), else the
+                                    device of the calling thread's current CUDA context, else device 0 */
     const char *cache_dir;     /**< GDP_CACHE_DIR, else $XDG_CACHE_HOME/gdp, else ~/.cache/gdp; "": no disk cache */
     const char *template_dir;  /**< GDP_TEMPLATE_DIR, else the templates in the library */
     const char *compiler;      /**< GDP_CC, CC, else cc, clang or gcc on the PATH; one word, no options */
@@ -182,7 +188,7 @@ typedef struct gdp_context_options {
 } gdp_context_options;
 
 #define GDP_CONTEXT_OPTIONS_INIT                                                                   \
-    { sizeof(gdp_context_options), GDP_TARGET_AUTO, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    { sizeof(gdp_context_options), GDP_TARGET_AUTO, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /** Makes a context; `options` may be NULL. Owns worker threads, loaded kernels and cache. */
 GDP_API gdp_status gdp_context_create(const gdp_context_options *options, gdp_context **context);
@@ -194,6 +200,9 @@ GDP_API void gdp_context_destroy(gdp_context *context);
 typedef struct gdp_context_info {
     gdp_target target;        /**< what AUTO means here */
     int threads;              /**< host worker threads, the caller's included */
+    int arch;                 /**< compute capability of the CUDA device, 90 for sm_90; 0: none is used */
+    int processors;           /**< its multiprocessors; of the host target: threads */
+    const char *device;       /**< its name; NULL: none is used */
     const char *processor;    /**< the processor that host kernels are compiled for */
     const char *compiler;     /**< path of the host compiler; NULL: none found */
     const char *cache_dir;    /**< NULL: no disk cache */
@@ -222,6 +231,47 @@ GDP_API void gdp_release_text(gdp_context *context, char *text);
 
 /** Names of the kernels, 0 .. until NULL. */
 GDP_API const char *gdp_kernel_name(int index);
+
+/** What a compiled CUDA kernel needs. */
+typedef struct gdp_kernel_report {
+    int registers;       /**< a thread */
+    int spilled;         /**< bytes of local memory a thread: spills and arrays that are not in registers */
+    int threads;         /**< of a block */
+    int blocks;          /**< that fit on a multiprocessor at once, by registers, threads and shared memory */
+    size_t shared_bytes; /**< of a block */
+    size_t binary_bytes;
+    double seconds;      /**< to compile; 0: it came from the cache */
+} gdp_kernel_report;
+
+/** Compiles one kernel for a CUDA architecture (config->arch; 0: the context's device) and says what
+ * it needs. Needs NVRTC and neither a driver nor a device. */
+GDP_API gdp_status gdp_compile_kernel(gdp_context *context, const char *kernel, const gdp_problem *problem,
+                                      const gdp_config *config, gdp_kernel_report *report);
+
+/* ---------------------------------------------------------------------------------------- memory
+ *
+ * For programs that have no CUDA of their own: memory of the context's target, host memory or the
+ * device's. A program that has its own hands in its pointers, from any CUDA allocator, and its streams. */
+
+/** At least 256-byte aligned; 0 bytes give NULL. */
+GDP_API gdp_status gdp_memory_allocate(gdp_context *context, size_t bytes, void **memory);
+GDP_API void gdp_memory_release(gdp_context *context, void *memory);
+/** Between memory of the host and of the target, in any combination; after everything on the default
+ * stream, and complete on return. */
+GDP_API gdp_status gdp_memory_copy(gdp_context *context, void *to, const void *from, size_t bytes);
+GDP_API gdp_status gdp_memory_fill(gdp_context *context, void *memory, int byte, size_t bytes);
+/** Waits until the stream's work is done; NULL: the default stream. An error of that work, such as a
+ * kernel's fault, is GDP_STATUS_DEVICE. */
+GDP_API gdp_status gdp_stream_synchronize(gdp_context *context, gdp_stream stream);
+
+/** Time on the target: two marks on a stream (CUDA events; a clock on the host). gdp_timer_read waits for
+ * the second and gives the seconds between. */
+typedef struct gdp_timer gdp_timer;
+GDP_API gdp_status gdp_timer_create(gdp_context *context, gdp_timer **timer);
+GDP_API void gdp_timer_destroy(gdp_timer *timer);
+GDP_API gdp_status gdp_timer_start(gdp_timer *timer, gdp_stream stream);
+GDP_API gdp_status gdp_timer_stop(gdp_timer *timer, gdp_stream stream);
+GDP_API gdp_status gdp_timer_read(gdp_timer *timer, double *seconds);
 
 /* --------------------------------------------------------------------------------------- tensors */
 

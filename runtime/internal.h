@@ -122,7 +122,21 @@ gdp_status gdpi_host_load(const gdpi_blob *binary, const char *symbol, void **ha
                           gdpi_host_function *function);
 void gdpi_host_unload(void *handle);
 
+/* ---- host_run.c ---- */
+
+/** Runs all tasks of a kernel; `scratch` holds scratch_bytes for each thread of the pool. */
+void gdpi_host_run(gdpi_pool *pool, gdpi_host_function function, int64_t tasks,
+                   const gdp_args *args, void *scratch, size_t scratch_bytes);
+
 /* ---- kernel.c: source to loaded kernel, once a context ---- */
+
+/** What a template says about its kernel, beside the source. */
+typedef struct gdpi_notes {
+    size_t scratch; /**< host: bytes a task works in */
+    int64_t block;  /**< columns a task takes, where v_block or column_block count; 0: block_v */
+    int threads;    /**< CUDA: of a block */
+    size_t shared;  /**< CUDA: bytes of a block's dynamic shared memory */
+} gdpi_notes;
 
 typedef struct gdpi_kernel {
     struct gdpi_kernel *next;
@@ -132,9 +146,10 @@ typedef struct gdpi_kernel {
     char *sentence; /**< of the failure; NULL where memory ran out */
     int waiters;    /**< threads that wait for the build */
     gdp_target target;
-    size_t scratch; /**< bytes a task works in */
-    void *handle;
+    gdpi_notes notes;
+    void *handle; /**< shared object or CUDA module */
     gdpi_host_function function;
+    void *cuda_function;
 } gdpi_kernel;
 
 /** The loaded kernel; builds it if nobody has, waits if another thread does. A failed build is not kept. */
@@ -142,9 +157,32 @@ gdp_status gdpi_kernel_get(gdp_context *context, enum gdpi_kernel_id id, const g
                            const gdp_config *config, const gdpi_kernel **kernel);
 void gdpi_kernels_destroy(gdp_context *context);
 
-/** A kernel's source, the context's memory, and the scratch that its tasks need. */
+/** A kernel's source, in the context's memory, and what its template notes. */
 gdp_status gdpi_kernel_emit(gdp_context *context, const char *name, const gdp_problem *problem,
-                            const gdp_config *config, gdpi_text *source, size_t *scratch);
+                            const gdp_config *config, gdpi_text *source, gdpi_notes *notes);
+
+/** A kernel's binary, in the context's memory, from the disk cache or compiled; nothing is loaded.
+ * *seconds: that the compiler took, 0: it was in the cache. */
+gdp_status gdpi_kernel_compile(gdp_context *context, const char *name, const gdp_problem *problem,
+                               const gdp_config *config, gdpi_notes *notes, gdpi_blob *binary,
+                               double *seconds);
+
+/** The value of "name=integer" in a text of such words; 0 where there is none. */
+size_t gdpi_find_number(const char *text, const char *name);
+
+/* ---- options.c ---- */
+
+/** What was asked for, after the environment; its texts are the caller's or the environment's. */
+typedef struct gdpi_request {
+    gdp_target target;
+    int threads;
+    int device; /**< ordinal; -1: that of the current CUDA context, else 0 */
+    const char *compiler, *cache_dir, *template_dir, *temp_dir;
+    bool check_values;
+    char cache_path[4096];
+} gdpi_request;
+
+gdp_status gdpi_read_options(const gdp_context_options *options, gdpi_request *request);
 
 /* ---- context.c ---- */
 
@@ -155,32 +193,108 @@ struct gdp_context {
     gdp_target target;
     bool check_values;
     char *compiler, *compiler_version, *processor, *template_dir;
-    char *cuda, *nvrtc, *nccl;
-    char *temp_dir;     /**< where the compiler's files live for a moment */
-    char **environment; /**< the compiler's */
+    char *cuda, *nvrtc, *nccl; /**< sentences about them */
+    char *nvrtc_places;        /**< where NVRTC is looked for */
+    struct gdpi_cuda *device;  /**< NULL: none is used */
+    char *temp_dir;            /**< where the compiler's files live for a moment */
+    char **environment;        /**< the compiler's */
     gdpi_pool *pool;
     gdpi_cache *cache;
     pthread_mutex_t mutex; /**< guards what follows, up to the counters */
     pthread_cond_t kernel_built;
     gdpi_kernel *kernels;
     struct gdpi_backend_entry *backends;
+    struct gdpi_nvrtc *compiler_library; /**< NVRTC once it was needed */
     _Atomic uint64_t compilations, cache_hits, launches;
 };
 
 void gdpi_log(gdp_context *context, gdp_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* ---- cuda.c: the CUDA target's device and launches ---- */
+
+/** Everything about the context's device; NULL in a context that has none. */
+typedef struct gdpi_cuda gdpi_cuda;
+
+/** Starts the driver and takes device `ordinal`; negative: that of the calling thread's current
+ * context, else 0. Without a driver or a device GDP_STATUS_NOT_AVAILABLE; *has_device: there is one,
+ * so a failure is about it. */
+gdp_status gdpi_cuda_create(const gdpi_allocator *allocator, int ordinal, bool *has_device,
+                            gdpi_cuda **cuda);
+void gdpi_cuda_destroy(const gdpi_allocator *allocator, gdpi_cuda *cuda);
+
+int gdpi_cuda_arch(const gdpi_cuda *cuda);
+int gdpi_cuda_processors(const gdpi_cuda *cuda);
+const char *gdpi_cuda_name(const gdpi_cuda *cuda);
+
+/** Loads a cubin into kernel->handle and finds its function; kernel->notes must be filled. */
+gdp_status gdpi_cuda_load(gdp_context *context, const gdpi_blob *binary, const char *symbol,
+                          gdpi_kernel *kernel);
+void gdpi_cuda_unload(gdp_context *context, gdpi_kernel *kernel);
+
+/** Launches `tasks` blocks on the stream, args by value; tasks 0: nothing. Does not wait. */
+gdp_status gdpi_cuda_launch(gdp_context *context, const gdpi_kernel *kernel, int64_t tasks,
+                            gdp_stream stream, const gdp_args *args);
+
+/* ---- nvrtc.c: the CUDA target's compiler, which needs no device ---- */
+
+/** NVRTC, opened by the first who asks; else GDP_STATUS_NOT_AVAILABLE and where it was looked for. */
+typedef struct gdpi_nvrtc gdpi_nvrtc;
+gdp_status gdpi_nvrtc_get(gdp_context *context, const gdpi_nvrtc **nvrtc);
+
+/** GDP_STATUS_UNSUPPORTED where it has never heard of the architecture. */
+gdp_status gdpi_nvrtc_check_arch(const gdpi_nvrtc *nvrtc, int64_t arch);
+
+/** "NVRTC 13.0", and the options but for the architecture: parts of a binary's key. */
+const char *gdpi_nvrtc_version(const gdpi_nvrtc *nvrtc);
+const char *gdpi_nvrtc_options(void);
+
+/** CUDA source to a cubin. The compiler's log is the sentence of a failure. */
+gdp_status gdpi_nvrtc_compile(gdp_context *context, const gdpi_nvrtc *nvrtc, const char *name,
+                              const char *source, int64_t arch, gdpi_blob *binary);
+
+/* ---- cubin.c: what a compiled kernel needs, without a device ---- */
+
+typedef struct gdpi_cubin_usage {
+    int registers;       /**< a thread */
+    int local_bytes;     /**< a thread: its stack frame, where spilled registers are */
+    size_t shared_bytes; /**< a block: static shared memory */
+} gdpi_cubin_usage;
+
+/** GDP_STATUS_INTERNAL where the bytes are no cubin with that kernel. */
+gdp_status gdpi_cubin_read(const gdpi_blob *binary, const char *symbol, gdpi_cubin_usage *usage);
+
+/** Blocks that a multiprocessor of the architecture holds at once. */
+int gdpi_cubin_blocks(int64_t arch, int registers, int threads, size_t shared_bytes);
+
+/* ---- memory_api.c: beside gdp_memory_* and gdp_timer_* ---- */
+
+/** Copies on a stream, between memory of host and target, without waiting where it is the device's. */
+gdp_status gdpi_memory_copy_on(gdp_context *context, void *to, const void *from, size_t bytes,
+                               gdp_stream stream);
+
 /* ---- libraries.c: what is there of CUDA, NVRTC and NCCL, by dlopen ---- */
 
+/** Where NVRTC is looked for, by the environment: names for the loader and patterns of files, a line
+ * each. NULL when out of memory. */
+char *gdpi_nvrtc_places(const gdpi_allocator *allocator);
+
 /** One sentence each, for people, in new memory. */
-gdp_status gdpi_describe_libraries(const gdpi_allocator *allocator, char **cuda, char **nvrtc,
-                                   char **nccl);
+gdp_status gdpi_describe_libraries(const gdpi_allocator *allocator, const char *nvrtc_places,
+                                   char **cuda, char **nvrtc, char **nccl);
 
 /* ---- config.c ---- */
 
-/** Completes a request (NULL: choose all) into a configuration for the context's target. */
+/** Bytes that a chunk of one value head takes in each area of schema.lua, 0: the target has none. */
+typedef struct gdpi_areas {
+    size_t bytes[GDPI_AREA_COUNT];
+} gdpi_areas;
+
+/** Completes a request (NULL: choose all) into a configuration for the context's target, or for
+ * another one. areas: filled, and the configuration is to run here, so a CUDA one must be for the
+ * context's device; NULL: its kernels are emitted or compiled only, for any architecture. */
 gdp_status gdpi_choose_config(gdp_context *context, const gdp_problem *problem,
-                              const gdp_config *request, gdp_config *config);
+                              const gdp_config *request, gdp_config *config, gdpi_areas *areas);
 
 /* ---- tensor.c: checks of what a caller hands in; fill the views of args ---- */
 
@@ -191,6 +305,9 @@ gdp_status gdpi_bind_output_gradients(const gdp_problem *problem,
                                       const gdp_output_gradients *gradients, gdp_args *args);
 gdp_status gdpi_bind_input_gradients(const gdp_problem *problem,
                                      const gdp_input_gradients *gradients, gdp_args *args);
+/** CUDA kernels move 16 bytes at once: data and strides of the bound q, k, v, o and their gradients
+ * must allow that. */
+gdp_status gdpi_check_alignment(const gdp_problem *problem, const gdp_args *args);
 /** Host memory only: cu_seqlens in order, and with `values` g <= 0, beta in [0, 2], all finite. */
 gdp_status gdpi_check_contents(const gdp_problem *problem, const gdp_inputs *inputs, bool values);
 
@@ -200,9 +317,9 @@ enum { GDPI_ALIGNMENT = 64 };
 
 /** Byte offsets; (size_t)-1: not needed by this plan. */
 typedef struct gdpi_layout {
-    size_t chunks, segments, sequences, counts, gates, a, p, segment_state, segment_summary,
-        segment_d_state, segment_d_summary, chunk_d_state, incoming_state, scratch, workspace;
-    size_t saved_chunk_state, saved_segment_summary, saved_incoming_state, saved;
+    size_t chunks, segments, sequences, counts, areas[GDPI_AREA_COUNT], segment_state,
+        segment_summary, segment_d_state, segment_d_summary, incoming_state, scratch, workspace;
+    size_t saved_incoming_state, saved;
     size_t summary;
 } gdpi_layout;
 
@@ -210,10 +327,13 @@ struct gdp_plan {
     gdp_context *context;
     gdp_problem problem;
     gdp_config config;
+    gdpi_areas areas;
     unsigned flags;
+    bool cut;          /**< some sequence may have several segments */
+    bool keeps_starts; /**< forward keeps the states at segment starts for backward */
     int64_t sequence_count, max_chunks, max_segments, fold_sequences;
-    int64_t v_blocks, column_blocks;
-    size_t scratch; /**< bytes a thread works in */
+    int64_t wave_segments, wave_chunks;
+    size_t scratch; /**< host: bytes a thread works in */
     gdpi_layout layout;
     const gdpi_kernel *kernels[GDPI_KERNEL_COUNT]; /**< NULL: not used, or the reference target */
 };

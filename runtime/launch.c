@@ -8,6 +8,8 @@ typedef struct launch {
     const gdp_plan *plan;
     gdp_args args;
     char *workspace;
+    gdp_stream stream;
+    gdp_status status; /* of the first launch that failed */
 } launch;
 
 /* ---- from a plan's layout to addresses ---- */
@@ -28,6 +30,37 @@ gdp_status gdpi_check_memory(const char *what, const void *data, size_t given, s
                          "%s is at %p; accepted is a multiple of %d bytes", what, data,
                          GDPI_ALIGNMENT);
     return GDP_OK;
+}
+
+static void *area(const launch *l, char *keep, enum gdpi_area id)
+{
+    const bool kept = gdpi_areas_info[id].life == GDPI_LIFE_SAVED;
+    return at(kept ? keep : l->workspace, l->plan->layout.areas[id]);
+}
+
+/* keep: what forward keeps for backward; NULL where no backward follows. */
+static void lay_out(launch *l, char *keep)
+{
+    const gdpi_layout *layout = &l->plan->layout;
+    char *const work = l->workspace;
+    gdp_args *a = &l->args;
+    a->chunks = at(work, layout->chunks);
+    a->segments = at(work, layout->segments);
+    a->sequences = at(work, layout->sequences);
+    a->counts = at(work, layout->counts);
+    a->gates = area(l, keep, GDPI_AREA_GATES);
+    a->a = area(l, keep, GDPI_AREA_A);
+    a->p = area(l, keep, GDPI_AREA_P);
+    a->reach = area(l, keep, GDPI_AREA_REACH);
+    a->chunk_state = area(l, keep, GDPI_AREA_SAVED_STATE);
+    if (!a->chunk_state) a->chunk_state = area(l, keep, GDPI_AREA_CHUNK_STATE);
+    a->chunk_u = area(l, keep, GDPI_AREA_CHUNK_U);
+    a->chunk_d_state = area(l, keep, GDPI_AREA_CHUNK_D_STATE);
+    char *const across = l->plan->flags & GDP_PLAN_BACKWARD ? keep : work;
+    a->segment_summary = at(across, layout->segment_summary);
+    a->segment_state = at(l->plan->keeps_starts ? keep : work, layout->segment_state);
+    a->segment_d_state = at(work, layout->segment_d_state);
+    a->segment_d_summary = at(work, layout->segment_d_summary);
 }
 
 /* Checks everything but outputs and fills the arguments that all launches share. */
@@ -51,25 +84,13 @@ static gdp_status begin(launch *l, const gdp_plan *plan, unsigned needs, const g
     memset(l, 0, sizeof *l);
     l->plan = plan;
     l->workspace = execution->workspace;
+    l->stream = execution->stream;
     gdp_args *a = &l->args;
     GDPI_TRY(gdpi_bind_inputs(&plan->problem, inputs, a));
-    GDPI_TRY(gdpi_check_contents(&plan->problem, inputs, plan->context->check_values));
+    if (plan->config.target != GDP_TARGET_CUDA)
+        GDPI_TRY(gdpi_check_contents(&plan->problem, inputs, plan->context->check_values));
 
-    char *work = execution->workspace, *keep = saved ? saved->data : NULL;
-    a->chunks = at(work, layout->chunks);
-    a->segments = at(work, layout->segments);
-    a->sequences = at(work, layout->sequences);
-    a->counts = at(work, layout->counts);
-    a->gates = at(work, layout->gates);
-    a->a = at(work, layout->a);
-    a->p = at(work, layout->p);
-    a->segment_state = at(work, layout->segment_state);
-    a->segment_d_state = at(work, layout->segment_d_state);
-    a->segment_d_summary = at(work, layout->segment_d_summary);
-    a->chunk_d_state = at(work, layout->chunk_d_state);
-    a->chunk_state = at(keep, layout->saved_chunk_state);
-    a->segment_summary = at(work, layout->segment_summary);
-    if (!a->segment_summary) a->segment_summary = at(keep, layout->saved_segment_summary);
+    lay_out(l, saved ? saved->data : NULL);
     a->batch = plan->problem.batch;
     a->tokens = plan->problem.tokens;
     a->sequence_count = plan->sequence_count;
@@ -77,65 +98,33 @@ static gdp_status begin(launch *l, const gdp_plan *plan, unsigned needs, const g
     a->value_heads = plan->problem.value_heads;
     a->max_chunks = plan->max_chunks;
     a->max_segments = plan->max_segments;
+    a->wave_segments = plan->wave_segments;
+    a->wave_chunks = plan->wave_chunks;
     a->segment_chunks = plan->config.segment;
     return GDP_OK;
 }
 
 /* ---- one kernel ---- */
 
-typedef struct host_job {
-    gdpi_host_function function;
-    const gdp_args *args;
-    char *scratch;
-    size_t scratch_bytes;
-} host_job;
-
-/* Kernels run with round to nearest and with numbers below 2^-126 taken as zero: states and M
- * decay through that range, where a multiplication can take a hundred times as long. The thread's own
- * mode comes back afterwards, and never shows in results. */
-#if defined(__x86_64__) || defined(__i386__)
-enum { KERNEL_MODE = 0x1f80 | 0x8040 };
-static unsigned get_float_mode(void) { return __builtin_ia32_stmxcsr(); }
-static void set_float_mode(unsigned mode) { __builtin_ia32_ldmxcsr(mode); }
-#elif defined(__aarch64__)
-enum { KERNEL_MODE = 1 << 24 };
-static unsigned get_float_mode(void)
-{
-    uint64_t mode;
-    __asm__ volatile("mrs %0, fpcr" : "=r"(mode));
-    return (unsigned)mode;
-}
-static void set_float_mode(unsigned mode)
-{
-    __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)mode));
-}
-#else
-enum { KERNEL_MODE = 0 };
-static unsigned get_float_mode(void) { return 0; }
-static void set_float_mode(unsigned mode) { (void)mode; }
-#endif
-
-static void run_host_task(void *argument, int64_t task, int slot)
-{
-    const host_job *job = argument;
-    const unsigned mode = get_float_mode();
-    set_float_mode(KERNEL_MODE);
-    job->function(job->args, task, job->scratch + (size_t)slot * job->scratch_bytes);
-    set_float_mode(mode);
-}
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 static int64_t count_tasks(const launch *l, enum gdpi_kernel_id id)
 {
     const gdp_plan *plan = l->plan;
+    const int64_t noted = plan->kernels[id]->notes.block;
+    const int64_t block = noted ? noted : plan->config.block_v;
+    const int64_t v_blocks = ceil_div(plan->problem.dim_v, block);
     const int64_t counts[GDPI_TASK_COUNT] = {
         [GDPI_TASK_CHUNK] = plan->max_chunks,
         [GDPI_TASK_SEGMENT] = plan->max_segments,
+        [GDPI_TASK_WAVE_CHUNK] = plan->wave_chunks,
+        [GDPI_TASK_WAVE_SEGMENT] = plan->wave_segments,
         [GDPI_TASK_SEQUENCE] = plan->sequence_count,
         [GDPI_TASK_FOLD_SEQUENCE] = l->args.fold_sequences,
         [GDPI_TASK_HEAD] = plan->problem.heads,
         [GDPI_TASK_VALUE_HEAD] = plan->problem.value_heads,
-        [GDPI_TASK_V_BLOCK] = plan->v_blocks,
-        [GDPI_TASK_COLUMN_BLOCK] = plan->column_blocks,
+        [GDPI_TASK_V_BLOCK] = v_blocks,
+        [GDPI_TASK_COLUMN_BLOCK] = v_blocks + ceil_div(plan->problem.dim_k, block),
     };
     int64_t tasks = 1;
     for (int i = 0; i < gdpi_kernels[id].task_count; i++)
@@ -143,17 +132,20 @@ static int64_t count_tasks(const launch *l, enum gdpi_kernel_id id)
     return tasks;
 }
 
+/* Launches a kernel, unless an earlier launch of this call has failed. */
 static void step(launch *l, enum gdpi_kernel_id id)
 {
-    gdp_context *context = l->plan->context;
-    host_job job = {
-        .function = l->plan->kernels[id]->function,
-        .args = &l->args,
-        .scratch = l->workspace + l->plan->layout.scratch,
-        .scratch_bytes = l->plan->scratch,
-    };
-    gdpi_pool_run(context->pool, count_tasks(l, id), run_host_task, &job);
-    atomic_fetch_add(&context->launches, 1);
+    const gdp_plan *plan = l->plan;
+    const gdpi_kernel *kernel = plan->kernels[id];
+    if (l->status != GDP_OK) return;
+    if (plan->config.target == GDP_TARGET_CUDA) {
+        l->status =
+            gdpi_cuda_launch(plan->context, kernel, count_tasks(l, id), l->stream, &l->args);
+        return;
+    }
+    gdpi_host_run(plan->context->pool, kernel->function, count_tasks(l, id), &l->args,
+                  l->workspace + plan->layout.scratch, plan->scratch);
+    atomic_fetch_add(&plan->context->launches, 1);
 }
 
 static bool on_reference(const launch *l) { return l->plan->config.target == GDP_TARGET_REFERENCE; }
@@ -188,8 +180,13 @@ static void finish_backward(launch *l)
         return;
     }
     step(l, GDPI_KERNEL_ADJOINT_COMPOSE_SEGMENTS);
-    step(l, GDPI_KERNEL_BACKWARD_SCAN);
-    step(l, GDPI_KERNEL_CHUNK_BACKWARD);
+    const gdp_plan *plan = l->plan;
+    for (int64_t first = 0; first < plan->max_segments; first += plan->wave_segments) {
+        l->args.wave_first = first;
+        if (plan->kernels[GDPI_KERNEL_STATE_SCAN]) step(l, GDPI_KERNEL_STATE_SCAN);
+        step(l, GDPI_KERNEL_BACKWARD_SCAN);
+        step(l, GDPI_KERNEL_CHUNK_BACKWARD);
+    }
 }
 
 /* Nothing to do: no sequences, or no tokens and no states to pass on. */
@@ -208,9 +205,9 @@ gdp_status gdp_forward(const gdp_plan *plan, const gdp_inputs *inputs, const gdp
     GDPI_TRY(gdpi_bind_outputs(&plan->problem, outputs, &l.args));
     if (is_empty(&l)) return GDP_OK;
     make_terms(&l);
-    if (plan->config.segment > 0 && !on_reference(&l)) step(&l, GDPI_KERNEL_SUMMARY);
+    if (plan->cut && !on_reference(&l)) step(&l, GDPI_KERNEL_SUMMARY);
     finish_forward(&l);
-    return GDP_OK;
+    return l.status;
 }
 
 gdp_status gdp_backward(const gdp_plan *plan, const gdp_inputs *inputs,
@@ -224,9 +221,9 @@ gdp_status gdp_backward(const gdp_plan *plan, const gdp_inputs *inputs,
     GDPI_TRY(gdpi_bind_input_gradients(&plan->problem, input_gradients, &l.args));
     if (is_empty(&l)) return GDP_OK;
     make_terms(&l);
-    if (plan->config.segment > 0 && !on_reference(&l)) step(&l, GDPI_KERNEL_ADJOINT_SUMMARY);
+    if (plan->cut && !on_reference(&l)) step(&l, GDPI_KERNEL_ADJOINT_SUMMARY);
     finish_backward(&l);
-    return GDP_OK;
+    return l.status;
 }
 
 /* ---- context parallelism ---- */
@@ -323,7 +320,7 @@ gdp_status gdp_cp_forward_prepare(const gdp_plan *plan, const gdp_inputs *inputs
     }
     select_fold(&l, false);
     summarise_shard(&l, false, continues_before(window), summary);
-    return GDP_OK;
+    return l.status;
 }
 
 gdp_status gdp_cp_forward_apply(const gdp_plan *plan, const gdp_inputs *inputs,
@@ -347,7 +344,7 @@ gdp_status gdp_cp_forward_apply(const gdp_plan *plan, const gdp_inputs *inputs,
                                            window->rank - window->preceding_rank_start, state);
     }
     finish_forward(&l);
-    return GDP_OK;
+    return l.status;
 }
 
 gdp_status gdp_cp_backward_prepare(const gdp_plan *plan, const gdp_inputs *inputs,
@@ -366,7 +363,7 @@ gdp_status gdp_cp_backward_prepare(const gdp_plan *plan, const gdp_inputs *input
     select_fold(&l, true);
     if (!on_reference(&l)) step(&l, GDPI_KERNEL_ADJOINT_SUMMARY);
     summarise_shard(&l, true, continues_behind(window), summary);
-    return GDP_OK;
+    return l.status;
 }
 
 gdp_status gdp_cp_backward_apply(const gdp_plan *plan, const gdp_inputs *inputs,
@@ -391,5 +388,5 @@ gdp_status gdp_cp_backward_apply(const gdp_plan *plan, const gdp_inputs *inputs,
                                              window->following_rank_stop - 1 - window->rank,
                                              at(l.workspace, plan->layout.incoming_state));
     finish_backward(&l);
-    return GDP_OK;
+    return l.status;
 }

@@ -1,4 +1,5 @@
-/* Ranks that are threads of one process: they meet, read each other's memory, and meet again. */
+/* Ranks that are threads of one process, and of one device where they use one: they meet, read each
+ * other's memory, and meet again. */
 #include <errno.h>
 #include <string.h>
 #include <time.h>
@@ -12,10 +13,12 @@ typedef struct seat {
     int rank;
     const void *send; /* what this rank shows to the others between two meetings */
     size_t bytes;
+    bool failed; /* what it shows is not there */
 } seat;
 
 typedef struct meeting {
     gdpi_allocator allocator;
+    gdp_context *context;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     int size, timeout_ms, arrived;
@@ -59,17 +62,34 @@ static bool meet(meeting *m)
     return all_came;
 }
 
-static gdp_status gather(seat *mine, const void *send, void *receive, size_t bytes)
+/* Brings what rank `from` shows to this rank's memory; on_target: it may be a device's. */
+static gdp_status fetch(meeting *m, const seat *from, void *to, bool on_target, gdp_stream stream)
+{
+    if (on_target) return gdpi_memory_copy_on(m->context, to, from->send, from->bytes, stream);
+    if (from->bytes) memcpy(to, from->send, from->bytes);
+    return GDP_OK;
+}
+
+/* A rank whose device fails still comes to both meetings, so that nobody waits for it. */
+static gdp_status gather(seat *mine, const void *send, void *receive, size_t bytes, bool on_target,
+                         gdp_stream stream)
 {
     meeting *m = mine->meeting;
+    gdp_status status = on_target ? gdp_stream_synchronize(m->context, stream) : GDP_OK;
     mine->send = send;
     mine->bytes = bytes;
+    mine->failed = status != GDP_OK;
     bool equal = true, came = meet(m);
+    int failed = -1;
     for (int r = 0; came && r < m->size; r++) {
         equal = equal && m->seats[r].bytes == bytes;
-        if (equal && bytes) memcpy((char *)receive + (size_t)r * bytes, m->seats[r].send, bytes);
+        if (m->seats[r].failed && failed < 0) failed = r;
+        if (equal && failed < 0 && status == GDP_OK)
+            status = fetch(m, &m->seats[r], (char *)receive + (size_t)r * bytes, on_target, stream);
     }
+    if (on_target && came && status == GDP_OK) status = gdp_stream_synchronize(m->context, stream);
     came = came && meet(m); /* nobody's memory may change before all have read it */
+    if (status != GDP_OK) return status;
     if (!came)
         return gdpi_fail(GDP_STATUS_TIMEOUT,
                          "rank %d: another rank did not come within %d ms; the group is over",
@@ -77,19 +97,21 @@ static gdp_status gather(seat *mine, const void *send, void *receive, size_t byt
     if (!equal)
         return gdpi_fail(GDP_STATUS_MISMATCH,
                          "rank %d: the ranks exchange messages of different sizes", mine->rank);
+    if (failed >= 0)
+        return gdpi_fail(GDP_STATUS_PEER, "rank %d: the device of rank %d failed", mine->rank,
+                         failed);
     return GDP_OK;
 }
 
 static gdp_status all_gather(void *user, const void *send, void *receive, size_t bytes,
                              gdp_stream stream)
 {
-    (void)stream;
-    return gather(user, send, receive, bytes);
+    return gather(user, send, receive, bytes, true, stream);
 }
 
 static gdp_status all_gather_host(void *user, const void *send, void *receive, size_t bytes)
 {
-    return gather(user, send, receive, bytes);
+    return gather(user, send, receive, bytes, false, NULL);
 }
 
 gdp_status gdp_local_comms_create(gdp_context *context, int size, int timeout_ms, gdp_comm *comms)
@@ -105,6 +127,7 @@ gdp_status gdp_local_comms_create(gdp_context *context, int size, int timeout_ms
         gdpi_allocate_zeroed(&context->allocator, sizeof *m + (size_t)size * sizeof m->seats[0]);
     if (!m) return GDP_STATUS_OUT_OF_MEMORY;
     m->allocator = context->allocator;
+    m->context = context;
     m->size = size;
     m->timeout_ms = timeout_ms;
     pthread_condattr_t attributes;

@@ -34,35 +34,45 @@ static size_t place(size_t *end, bool wanted, size_t bytes)
     return offset;
 }
 
+/* Areas whose layout is the target's own: a number of items each, by how long they live. */
+static void lay_out_areas(gdp_plan *plan, bool backward)
+{
+    gdpi_layout *l = &plan->layout;
+    for (int i = 0; i < GDPI_AREA_COUNT; i++) {
+        const enum gdpi_life life = gdpi_areas_info[i].life;
+        const bool wanted = plan->areas.bytes[i] > 0 && (backward || life == GDPI_LIFE_WORK);
+        l->areas[i] = place(life == GDPI_LIFE_SAVED ? &l->saved : &l->workspace, wanted,
+                            elements(plan->areas.bytes[i],
+                                     life == GDPI_LIFE_WAVE ? plan->wave_chunks : plan->max_chunks,
+                                     plan->problem.value_heads, 1, 1));
+    }
+}
+
 static void lay_out_kernels(gdp_plan *plan, bool backward, bool cp)
 {
     gdpi_layout *l = &plan->layout;
     const int64_t HV = plan->problem.value_heads, K = plan->problem.dim_k, V = plan->problem.dim_v;
-    const int64_t C = plan->config.chunk, R = C * plan->problem.num_householder;
     const int64_t chunks = plan->max_chunks, segments = plan->max_segments;
-    const bool cut = plan->config.segment > 0, summaries = cut || cp;
+    const bool summaries = plan->cut || cp;
     size_t *end = &l->workspace, *saved = &l->saved;
 
     l->chunks = place(end, true, elements(sizeof(gdp_chunk), chunks, 1, 1, 1));
     l->segments = place(end, true, elements(sizeof(gdp_segment), segments, 1, 1, 1));
     l->sequences = place(end, true, elements(sizeof(gdp_sequence), plan->sequence_count, 1, 1, 1));
     l->counts = place(end, true, 2 * sizeof(int64_t));
-    l->gates = place(end, true, elements(sizeof(float), chunks, HV, 3, R));
-    l->a = place(end, true, elements(sizeof(float), chunks, HV, R, R));
-    l->p = place(end, true, elements(sizeof(float), chunks, HV, C, R));
-    l->segment_state = place(end, true, elements(sizeof(float), segments, HV, K, V));
+    lay_out_areas(plan, backward);
+    /* What backward cannot do without, forward keeps. */
+    plan->keeps_starts = backward && plan->areas.bytes[GDPI_AREA_CHUNK_STATE] > 0;
+    l->segment_state =
+        place(plan->keeps_starts ? saved : end, true, elements(sizeof(float), segments, HV, K, V));
     l->segment_summary =
-        place(end, summaries && !backward, elements(sizeof(float), segments, HV, K, V + K));
+        place(backward ? saved : end, summaries, elements(sizeof(float), segments, HV, K, V + K));
     l->segment_d_state = place(end, backward, elements(sizeof(float), segments, HV, K, V));
     l->segment_d_summary =
         place(end, summaries && backward, elements(sizeof(float), segments, HV, K, V + K));
-    l->chunk_d_state = place(end, backward, elements(sizeof(float), chunks, HV, K, V));
     l->incoming_state = place(end, cp, elements(sizeof(float), plan->fold_sequences, HV, K, V));
     l->scratch =
         place(end, true, elements(plan->scratch, gdpi_pool_threads(plan->context->pool), 1, 1, 1));
-    l->saved_chunk_state = place(saved, backward, elements(sizeof(float), chunks, HV, K, V));
-    l->saved_segment_summary =
-        place(saved, summaries && backward, elements(sizeof(float), segments, HV, K, V + K));
 }
 
 static void lay_out_reference(gdp_plan *plan, bool backward, bool cp)
@@ -102,28 +112,42 @@ static gdp_status lay_out(gdp_plan *plan)
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+static void count_chunks(gdp_plan *plan)
+{
+    const gdp_problem *problem = &plan->problem;
+    const int64_t C = plan->config.chunk, segment = plan->config.segment;
+    if (problem->sequences > 0) {
+        /* Each sequence ends in one chunk and one segment that may not be full; so do the tokens
+         * behind the last one. */
+        plan->max_chunks = problem->tokens / C + problem->sequences + 1;
+        plan->cut = segment < ceil_div(problem->tokens, C);
+        plan->max_segments = (plan->cut ? plan->max_chunks / segment : 0) + problem->sequences + 1;
+    } else {
+        const int64_t chunks = ceil_div(problem->tokens, C), segments = ceil_div(chunks, segment);
+        plan->max_chunks = problem->batch * chunks;
+        plan->cut = segments > 1;
+        plan->max_segments = problem->batch * (segments > 1 ? segments : 1);
+    }
+}
+
 static void count_tasks(gdp_plan *plan)
 {
     const gdp_problem *problem = &plan->problem;
     const bool packed = problem->sequences > 0;
-    const int64_t C = plan->config.chunk, segment = plan->config.segment,
-                  block = plan->config.block_v;
     plan->sequence_count = packed ? problem->sequences : problem->batch;
     plan->fold_sequences = packed ? 1 : problem->batch;
     if (plan->config.target == GDP_TARGET_REFERENCE) return;
-    if (packed) {
-        /* Each sequence ends in one chunk and one segment that may not be full; so do the tokens
-         * behind the last one. */
-        plan->max_chunks = problem->tokens / C + problem->sequences + 1;
-        plan->max_segments = (segment ? plan->max_chunks / segment : 0) + problem->sequences + 1;
-    } else {
-        const int64_t chunks = ceil_div(problem->tokens, C);
-        const int64_t segments = segment ? ceil_div(chunks, segment) : 1;
-        plan->max_chunks = problem->batch * chunks;
-        plan->max_segments = problem->batch * (segments > 1 ? segments : 1);
-    }
-    plan->v_blocks = ceil_div(problem->dim_v, block);
-    plan->column_blocks = plan->v_blocks + ceil_div(problem->dim_k, block);
+    count_chunks(plan);
+    plan->wave_segments =
+        plan->config.wave < plan->max_segments ? plan->config.wave : plan->max_segments;
+    /* Segments have no more chunks than their length, nor than a sequence. */
+    const int64_t longest =
+        packed ? plan->max_chunks : ceil_div(problem->tokens, plan->config.chunk);
+    const int64_t length = plan->config.segment < longest ? plan->config.segment : longest;
+    int64_t chunks;
+    if (__builtin_mul_overflow(plan->wave_segments, length, &chunks) || chunks > plan->max_chunks)
+        chunks = plan->max_chunks;
+    plan->wave_chunks = chunks;
 }
 
 /* ---- kernels ---- */
@@ -132,7 +156,7 @@ static void count_tasks(gdp_plan *plan)
 static bool needs_kernel(const gdp_plan *plan, enum gdpi_kernel_id id)
 {
     const bool backward = plan->flags & GDP_PLAN_BACKWARD, cp = plan->flags & GDP_PLAN_CP;
-    const bool cut = plan->config.segment > 0;
+    const bool cut = plan->cut;
     switch (id) {
     case GDPI_KERNEL_INDEX:
     case GDPI_KERNEL_CHUNK_TERMS:
@@ -146,6 +170,8 @@ static bool needs_kernel(const gdp_plan *plan, enum gdpi_kernel_id id)
         return cp;
     case GDPI_KERNEL_ADJOINT_SUMMARY:
         return backward && (cut || cp);
+    case GDPI_KERNEL_STATE_SCAN:
+        return backward && plan->areas.bytes[GDPI_AREA_CHUNK_STATE] > 0;
     case GDPI_KERNEL_ADJOINT_COMPOSE_SEGMENTS:
     case GDPI_KERNEL_BACKWARD_SCAN:
     case GDPI_KERNEL_CHUNK_BACKWARD:
@@ -190,8 +216,8 @@ static gdp_status prepare_kernels(gdp_plan *plan)
             status = gdpi_fail(all.status[i], "kernel %s: %s", gdpi_kernels[i].name,
                                all.sentence[i] ? all.sentence[i] : gdp_status_name(all.status[i]));
         gdpi_release(&plan->context->allocator, all.sentence[i]);
-        if (plan->kernels[i] && plan->kernels[i]->scratch > plan->scratch)
-            plan->scratch = plan->kernels[i]->scratch;
+        if (plan->kernels[i] && plan->kernels[i]->notes.scratch > plan->scratch)
+            plan->scratch = plan->kernels[i]->notes.scratch;
     }
     plan->scratch = (plan->scratch + GDPI_ALIGNMENT - 1) / GDPI_ALIGNMENT * GDPI_ALIGNMENT;
     return status;
@@ -201,7 +227,8 @@ static gdp_status prepare_kernels(gdp_plan *plan)
 
 static gdp_status build(gdp_plan *plan, const gdp_config *config)
 {
-    GDPI_TRY(gdpi_choose_config(plan->context, &plan->problem, config, &plan->config));
+    GDPI_TRY(
+        gdpi_choose_config(plan->context, &plan->problem, config, &plan->config, &plan->areas));
     count_tasks(plan);
     if (plan->config.target != GDP_TARGET_REFERENCE) GDPI_TRY(prepare_kernels(plan));
     return lay_out(plan);

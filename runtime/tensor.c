@@ -222,6 +222,44 @@ gdp_status gdpi_bind_input_gradients(const gdp_problem *problem,
     return GDP_OK;
 }
 
+/* ---- what the CUDA kernels want beside ---- */
+
+/* Data and the strides of dimensions with more than one entry, in whole pieces of 16 bytes. */
+static gdp_status check_pieces(const gdp_problem *problem, const char *name, const gdp_view *view,
+                               int64_t rows, int64_t heads)
+{
+    enum { PIECE = 16 };
+    if (!view->data) return GDP_OK;
+    if ((uintptr_t)view->data % PIECE)
+        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT,
+                         "%s: data is %p; accepted on CUDA is a multiple of %d bytes", name,
+                         view->data, PIECE);
+    const int64_t shape[] = { problem->batch, rows, heads };
+    const int64_t stride[] = { view->batch, view->row, view->head };
+    const int64_t unit = PIECE / (int64_t)gdp_dtype_size(problem->dtype);
+    for (int i = 0; i < 3; i++)
+        if (shape[i] > 1 && stride[i] % unit)
+            return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT,
+                             "%s: stride[%d] is %lld; accepted on CUDA is a multiple of %lld, %d "
+                             "bytes",
+                             name, i, (long long)stride[i], (long long)unit, PIECE);
+    return GDP_OK;
+}
+
+gdp_status gdpi_check_alignment(const gdp_problem *problem, const gdp_args *args)
+{
+    const int64_t T = problem->tokens, Tn = T * problem->num_householder;
+    const int64_t H = problem->heads, HV = problem->value_heads;
+    GDPI_TRY(check_pieces(problem, "q", &args->q, T, H));
+    GDPI_TRY(check_pieces(problem, "k", &args->k, Tn, H));
+    GDPI_TRY(check_pieces(problem, "v", &args->v, Tn, HV));
+    GDPI_TRY(check_pieces(problem, "o", &args->o, T, HV));
+    GDPI_TRY(check_pieces(problem, "d_o", &args->d_o, T, HV));
+    GDPI_TRY(check_pieces(problem, "dq", &args->dq, T, H));
+    GDPI_TRY(check_pieces(problem, "dk", &args->dk, Tn, H));
+    return check_pieces(problem, "dv", &args->dv, Tn, HV);
+}
+
 /* ---- contents, where they lie in host memory ---- */
 
 static int64_t boundary(const gdp_problem *problem, const gdp_inputs *inputs, int64_t i)

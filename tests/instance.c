@@ -265,6 +265,134 @@ gdp_context *test_context(gdp_target target, int threads)
     return context;
 }
 
+/* ---- memory of the target ---- */
+
+/* A tensor's copy in memory of the target, between canaries. */
+typedef struct copied {
+    gdp_tensor *slot, host;
+    unsigned char *block;
+    size_t bytes; /* between the canaries */
+    bool written;
+} copied;
+
+enum { MOST_COPIES = 20 };
+
+/* What a run hands to the library: the caller's own tensors on the host, copies elsewhere. */
+typedef struct mirror {
+    gdp_context *context;
+    copied list[MOST_COPIES];
+    int count;
+} mirror;
+
+/* Bytes of one batch row, whose rows lie dense; states are one row. */
+static size_t row_bytes(const gdp_tensor *t)
+{
+    const bool rows = t->rank >= 3 && t->stride[1] * t->shape[1] <= t->stride[0];
+    const int64_t elements = rows ? t->shape[1] * t->stride[1] : tensor_elements(t);
+    return (size_t)elements * gdp_dtype_size(t->dtype);
+}
+
+static void copy_tensor(const mirror *m, const copied *c, bool back)
+{
+    const size_t bytes = row_bytes(&c->host), size = gdp_dtype_size(c->host.dtype);
+    const int64_t rows = bytes && tensor_elements(&c->host) ? c->host.shape[0] : 0;
+    const bool whole = bytes == (size_t)tensor_elements(&c->host) * size;
+    for (int64_t b = 0; b < (whole ? rows > 0 : rows); b++) {
+        const size_t at = (size_t)(b * c->host.stride[0]) * size;
+        char *host = (char *)c->host.data + at;
+        char *there = (char *)c->block + CANARY + at;
+        MUST(back ? gdp_memory_copy(m->context, host, there, bytes)
+                  : gdp_memory_copy(m->context, there, host, bytes));
+    }
+}
+
+static void mirror_tensor(mirror *m, gdp_tensor *t, bool written)
+{
+    if (m->context->target != GDP_TARGET_CUDA || !t->data) return;
+    assert_true(m->count < MOST_COPIES);
+    copied *c = &m->list[m->count++];
+    *c = (copied){ .slot = t, .host = *t, .written = written };
+    int64_t last = tensor_elements(t) ? 1 : 0;
+    for (int i = 0; last && i < t->rank; i++) last += (t->shape[i] - 1) * t->stride[i];
+    c->bytes = (size_t)last * gdp_dtype_size(t->dtype);
+    void *block;
+    MUST(gdp_memory_allocate(m->context, c->bytes + 2 * CANARY, &block));
+    MUST(gdp_memory_fill(m->context, block, 0xA5, c->bytes + 2 * CANARY));
+    c->block = block;
+    copy_tensor(m, c, false);
+    t->data = c->block + CANARY;
+}
+
+static void check_canary(const mirror *m, const unsigned char *at)
+{
+    unsigned char zone[CANARY];
+    MUST(gdp_memory_copy(m->context, zone, at, CANARY));
+    for (int i = 0; i < CANARY; i++)
+        if (zone[i] != 0xA5) fail_msg("a canary in memory of the target was overwritten");
+}
+
+/* Brings results back and puts the caller's tensors in their places again. */
+static void mirror_end(mirror *m)
+{
+    for (int i = 0; i < m->count; i++) {
+        copied *c = &m->list[i];
+        if (c->written) copy_tensor(m, c, true);
+        check_canary(m, c->block);
+        check_canary(m, c->block + CANARY + c->bytes);
+        gdp_memory_release(m->context, c->block);
+        *c->slot = c->host;
+    }
+    m->count = 0;
+}
+
+static void mirror_begin(mirror *m, gdp_context *context, gdp_inputs *in, gdp_outputs *out,
+                         gdp_output_gradients *out_grads, gdp_input_gradients *grads)
+{
+    *m = (mirror){ .context = context };
+    gdp_tensor *const read[] = { &in->q,
+                                 &in->k,
+                                 &in->v,
+                                 &in->g,
+                                 &in->beta,
+                                 &in->cu_seqlens,
+                                 &in->initial_state,
+                                 &out_grads->d_o,
+                                 &out_grads->d_final_state };
+    gdp_tensor *const written[] = { &out->o,       &out->final_state,
+                                    &grads->dq,    &grads->dk,
+                                    &grads->dv,    &grads->dg,
+                                    &grads->dbeta, &grads->d_initial_state };
+    for (size_t i = 0; i < sizeof read / sizeof *read; i++) mirror_tensor(m, read[i], false);
+    for (size_t i = 0; i < sizeof written / sizeof *written; i++)
+        mirror_tensor(m, written[i], true);
+}
+
+/* Memory for a workspace or for what forward saves. */
+static void *target_bytes(gdp_context *context, size_t bytes, int poison)
+{
+    void *memory = NULL;
+    if (context->target != GDP_TARGET_CUDA) return aligned_bytes(bytes, poison);
+    MUST(gdp_memory_allocate(context, bytes, &memory));
+    MUST(gdp_memory_fill(context, memory, poison, bytes));
+    return memory;
+}
+
+static void poison_again(gdp_context *context, void *memory, int poison, size_t bytes)
+{
+    if (context->target != GDP_TARGET_CUDA)
+        memset(memory, poison, bytes);
+    else
+        MUST(gdp_memory_fill(context, memory, poison, bytes));
+}
+
+static void release_bytes(gdp_context *context, void *memory)
+{
+    if (context->target != GDP_TARGET_CUDA)
+        free(memory);
+    else
+        gdp_memory_release(context, memory);
+}
+
 void *aligned_bytes(size_t bytes, int poison)
 {
     void *memory = aligned_alloc(64, (bytes + 64) / 64 * 64);
@@ -282,14 +410,22 @@ gdp_status instance_run(gdp_context *context, const char *config_text, const ins
     GDPI_TRY(gdp_plan_create(context, &it->problem, &config, forward_only ? 0 : GDP_PLAN_BACKWARD,
                              &plan));
     MUST(gdp_plan_get_sizes(plan, &sizes));
-    gdp_execution execution = { aligned_bytes(sizes.workspace, poison), sizes.workspace, NULL };
-    gdp_saved_context saved = { .data = aligned_bytes(sizes.saved, poison), .bytes = sizes.saved };
-    gdp_status status = gdp_forward(plan, &it->in, &r->out, &saved, &execution);
-    memset(execution.workspace, poison, sizes.workspace); /* backward may not rely on it */
+    gdp_inputs in = it->in;
+    gdp_output_gradients out_grads = it->out_grads;
+    mirror m;
+    mirror_begin(&m, context, &in, &r->out, &out_grads, &r->grads);
+    gdp_execution execution = { target_bytes(context, sizes.workspace, poison), sizes.workspace,
+                                NULL };
+    gdp_saved_context saved = { .data = target_bytes(context, sizes.saved, poison),
+                                .bytes = sizes.saved };
+    gdp_status status = gdp_forward(plan, &in, &r->out, &saved, &execution);
+    /* Backward may not rely on the workspace. */
+    poison_again(context, execution.workspace, poison, sizes.workspace);
     if (status == GDP_OK && !forward_only)
-        status = gdp_backward(plan, &it->in, &it->out_grads, &saved, &r->grads, &execution);
-    free(execution.workspace);
-    free(saved.data);
+        status = gdp_backward(plan, &in, &out_grads, &saved, &r->grads, &execution);
+    mirror_end(&m);
+    release_bytes(context, execution.workspace);
+    release_bytes(context, saved.data);
     gdp_plan_destroy(plan);
     return status;
 }
@@ -427,16 +563,19 @@ static gdp_status run_group(const rank_job *job, share *s)
     GDPI_TRY(gdp_cp_group_create(job->context, &job->comm, &s->problem, &config, GDP_PLAN_BACKWARD,
                                  job->backend, &group));
     gdp_status status = gdp_cp_group_get_sizes(group, &sizes);
-    gdp_execution execution = { aligned_bytes(sizes.workspace, 0xFF), sizes.workspace, NULL };
-    gdp_saved_context saved = { .data = aligned_bytes(sizes.saved, 0xFF), .bytes = sizes.saved };
+    gdp_context *context = job->context;
+    gdp_execution execution = { target_bytes(context, sizes.workspace, 0xFF), sizes.workspace,
+                                NULL };
+    gdp_saved_context saved = { .data = target_bytes(context, sizes.saved, 0xFF),
+                                .bytes = sizes.saved };
     if (status == GDP_OK)
         status = gdp_cp_forward(group, &s->in, s->window.preceding_rank_start,
                                 s->window.following_rank_stop, &s->out, &saved, &execution);
-    memset(execution.workspace, 0xFF, sizes.workspace);
+    poison_again(context, execution.workspace, 0xFF, sizes.workspace);
     if (status == GDP_OK)
         status = gdp_cp_backward(group, &s->in, &s->out_grads, &saved, &s->grads, &execution);
-    free(execution.workspace);
-    free(saved.data);
+    release_bytes(context, execution.workspace);
+    release_bytes(context, saved.data);
     gdp_cp_group_destroy(group);
     return status;
 }
@@ -457,11 +596,15 @@ static void *run_rank(void *argument)
 {
     rank_job *job = argument;
     share s;
+    mirror m = { 0 };
     job->status = make_share(job, &s);
-    if (job->status == GDP_OK)
+    if (job->status == GDP_OK) {
+        mirror_begin(&m, job->context, &s.in, &s.out, &s.out_grads, &s.grads);
         job->status = job->one_call ? run_one_call(job, &s) : run_group(job, &s);
+    }
     if (job->status != GDP_OK)
         snprintf(job->sentence, sizeof job->sentence, "%s", gdp_last_error());
+    mirror_end(&m);
     finish_share(job, &s);
     return NULL;
 }

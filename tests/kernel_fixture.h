@@ -96,8 +96,9 @@ static inline void put_templates(void)
 {
     put_text("templates/host/space.lua",
              "return { defaults = function(p, r)\n"
-             "    return { target = 'host', chunk = 16, segment = 0, block_v = p.dim_v } end,\n"
-             "  constraints = {} }\n",
+             "    return { target = 'host', chunk = 16, segment = 0, block_v = p.dim_v,\n"
+             "      arch = 0, stages = 1, wave = 1 } end,\n"
+             "  areas = function() return { gates = 4 } end, constraints = {} }\n",
              0600);
     put_text("templates/host/index.ct",
              "#include <stdint.h>\n"
@@ -121,9 +122,9 @@ static inline int make_folder(void **state)
     mkdir(in_folder("templates/host"), 0700);
     put_templates();
     setenv("TMPDIR", in_folder("temp"), 1);
-    static const char *const unset[] = { "GDP_TARGET", "GDP_THREADS", "GDP_CACHE_DIR",
-                                         "GDP_CC",     "CC",          "GDP_TEMPLATE_DIR",
-                                         "GDP_CHECKED" };
+    static const char *const unset[] = { "GDP_TARGET",  "GDP_THREADS", "GDP_CACHE_DIR",
+                                         "GDP_CC",      "CC",          "GDP_TEMPLATE_DIR",
+                                         "GDP_CHECKED", "GDP_DEVICE",  "GDP_NVRTC" };
     for (size_t i = 0; i < sizeof unset / sizeof *unset; i++) unsetenv(unset[i]);
     return 0;
 }
@@ -223,12 +224,20 @@ static inline gdp_context_options host_options(listener *to, counter *memory)
     return options;
 }
 
+/* A complete one for the small template. */
+static inline gdp_config host_config(const gdp_problem *problem)
+{
+    return (gdp_config){
+        .target = GDP_TARGET_HOST, .chunk = 16, .block_v = problem->dim_v, .stages = 1
+    };
+}
+
 static inline gdp_status get_kernel(gdp_context *context, int64_t dim_k, const gdpi_kernel **kernel)
 {
     gdp_problem problem = gdp_problem_default();
     problem.batch = problem.tokens = problem.heads = problem.value_heads = 1;
     problem.dim_k = dim_k;
-    const gdp_config config = { GDP_TARGET_HOST, 16, 0, problem.dim_v };
+    const gdp_config config = host_config(&problem);
     return gdpi_kernel_get(context, GDPI_KERNEL_INDEX, &problem, &config, kernel);
 }
 
@@ -240,7 +249,7 @@ static inline bool is_right(const gdpi_kernel *kernel, int64_t dim_k)
     memset(&args, 0, sizeof args);
     args.counts = counts;
     kernel->function(&args, 7, NULL);
-    return counts[0] == 7000 + dim_k * 10 + 1 && kernel->scratch == 128;
+    return counts[0] == 7000 + dim_k * 10 + 1 && kernel->notes.scratch == 128;
 }
 
 /* An action: to be the machine's compiler. */

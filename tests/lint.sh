@@ -11,8 +11,8 @@ max_function_lines=60  # of any function's body
 max_line_length=120
 
 shopt -s nullglob
-sources=(runtime/*.c runtime/tool/*.c tests/*.c examples/*.c)
-headers=(runtime/*.h runtime/tool/*.h tests/*.h)
+sources=(runtime/*.c runtime/tool/*.c tests/*.c tests/emulator/*.c examples/*.c)
+headers=(runtime/*.h runtime/tool/*.h tests/*.h tests/emulator/*.h)
 formatted=("${sources[@]}")
 for file in "${headers[@]}"; do
     [ "$file" = runtime/gdp.h ] || formatted+=("$file")
@@ -52,7 +52,8 @@ long=$(awk -v most=$max_function_lines '
 [ -z "$long" ] || complain "above $max_function_lines lines:"$'\n'"$long"
 
 texts=("${sources[@]}" "${headers[@]}" generator/*.lua templates/*/* build.sh .ci/run tests/*.sh
-    CMakeLists.txt cmake/* tests/CMakeLists.txt ./*.md)
+    CMakeLists.txt cmake/* tests/CMakeLists.txt tests/emulator/CMakeLists.txt
+    tests/emulator/cuda/* tests/emulator/kernels.cu ./*.md)
 if grep -nE '[[:blank:]]+$' "${texts[@]}"; then complain "blanks at the ends of lines"; fi
 if grep -nP '^ *\t' "${texts[@]}"; then complain "tabs"; fi
 if awk -v most=$max_line_length 'length > most { print FILENAME ":" FNR; bad = 1 } END { exit !bad }' \

@@ -84,6 +84,9 @@ static void test_info(void **state)
     assert_string_equal(info.cache_dir, in_folder("cache"));
     assert_string_equal(info.template_dir, in_folder("templates"));
     assert_true(info.cuda[0] && info.nvrtc[0] && info.nccl[0]);
+    assert_int_equal(info.arch, 0);
+    assert_null(info.device);
+    assert_int_equal(info.processors, info.threads);
     assert_int_equal(heard.warnings, 0);
     gdp_context_counters counters;
     assert_int_equal(gdp_context_get_counters(context, &counters), GDP_OK);
@@ -153,6 +156,8 @@ static void test_bad_environment(void **state)
         const char *name, *value, *accepted;
     } bad[] = {
         { "GDP_TARGET", "gpu", "auto, host, cuda, reference" },
+        { "GDP_DEVICE", "-1", "ordinal" },
+        { "GDP_DEVICE", "first", "ordinal" },
         { "GDP_THREADS", "0", "from 1 to" },
         { "GDP_THREADS", "-1", "from 1 to" },
         { "GDP_THREADS", "2x", "from 1 to" },
@@ -187,8 +192,119 @@ static void test_bad_options(void **state)
     refuse(&options, GDP_STATUS_INVALID_ARGUMENT, "options.threads=-2", "from 1");
     options = good, options.release = count_release;
     refuse(&options, GDP_STATUS_INVALID_ARGUMENT, "options.allocate", "both");
-    options = good, options.target = GDP_TARGET_CUDA;
-    refuse(&options, GDP_STATUS_NOT_AVAILABLE, "this build has no CUDA target", "libcuda");
+    options = good, options.device = -1;
+    refuse(&options, GDP_STATUS_INVALID_ARGUMENT, "options.device=-1", "ordinal + 1");
+}
+
+/* ---- CUDA where it is not ---- */
+
+static void expect_failure(gdp_status got, gdp_status status, const char *part)
+{
+    if (got != status || !strstr(gdp_last_error(), part))
+        fail_msg("%s, not %s with '%s': %s", gdp_status_name(got), gdp_status_name(status), part,
+                 gdp_last_error());
+}
+
+static void test_no_cuda(void **state)
+{
+    (void)state;
+    gdp_context_options options = plain_options();
+    gdp_context *context = create(&options);
+    if (info_of(context).target == GDP_TARGET_CUDA) {
+        gdp_context_destroy(context);
+        skip();
+    }
+    assert_int_equal(heard.warnings, 0);
+    gdp_context_destroy(context);
+    options.target = GDP_TARGET_CUDA;
+    refuse(&options, GDP_STATUS_NOT_AVAILABLE, "target cuda", "no CUDA d");
+}
+
+/* A context of the host plans for nothing else, but compiles for any device where NVRTC is. */
+static void test_cuda_on_host(void **state)
+{
+    (void)state;
+    gdp_context_options options = plain_options();
+    options.target = GDP_TARGET_HOST;
+    setenv("GDP_NVRTC", in_folder("none.so"), 1);
+    gdp_context *context = create(&options);
+    const gdp_problem problem = gdp_problem_default();
+    gdp_config config = { .target = GDP_TARGET_CUDA, .arch = 90 };
+    gdp_kernel_report report;
+    gdp_plan *plan = NULL;
+    expect_failure(gdp_plan_create(context, &problem, &config, 0, &plan), GDP_STATUS_NOT_AVAILABLE,
+                   "no CUDA device");
+    expect_failure(gdp_compile_kernel(context, "forward_scan", &problem, &config, &report),
+                   GDP_STATUS_NOT_AVAILABLE, in_folder("none.so"));
+    config.arch = 0;
+    expect_failure(gdp_compile_kernel(context, "forward_scan", &problem, &config, &report),
+                   GDP_STATUS_NOT_AVAILABLE, "arch is 0");
+    config.arch = 75;
+    expect_failure(gdp_compile_kernel(context, "forward_scan", &problem, &config, &report),
+                   GDP_STATUS_UNSUPPORTED, "8.0");
+    config = (gdp_config){ .target = GDP_TARGET_HOST, .arch = 90 };
+    expect_failure(gdp_plan_create(context, &problem, &config, 0, &plan),
+                   GDP_STATUS_INVALID_ARGUMENT, "arch is 90; accepted is 0");
+    expect_failure(gdp_compile_kernel(context, "forward_scan", &problem, &config, &report),
+                   GDP_STATUS_INVALID_ARGUMENT, "target is 1");
+    expect_failure(gdp_compile_kernel(context, "nothing", &problem, NULL, &report),
+                   GDP_STATUS_INVALID_ARGUMENT, "'nothing'");
+    expect_failure(gdp_compile_kernel(context, "index", &problem, NULL, NULL),
+                   GDP_STATUS_INVALID_ARGUMENT, "report is NULL");
+    gdp_context_destroy(context);
+    unsetenv("GDP_NVRTC");
+}
+
+/* ---- memory and time of the host ---- */
+
+static void test_memory(void **state)
+{
+    (void)state;
+    gdp_context_options options = plain_options();
+    counter memory = { .fail_at = 0 };
+    options.target = GDP_TARGET_HOST;
+    options.allocate = count_allocate, options.release = count_release;
+    options.allocator_user = &memory;
+    gdp_context *context = create(&options);
+    const long before = memory.live;
+    void *block = &memory, *other = NULL;
+    assert_int_equal(gdp_memory_allocate(context, 0, &block), GDP_OK);
+    assert_null(block);
+    gdp_memory_release(context, NULL);
+    assert_int_equal(gdp_memory_allocate(context, 1000, &block), GDP_OK);
+    assert_int_equal(gdp_memory_allocate(context, 1000, &other), GDP_OK);
+    assert_int_equal((uintptr_t)block % 256, 0);
+    assert_int_equal((uintptr_t)other % 256, 0);
+    assert_int_equal(gdp_memory_fill(context, block, 0x17, 1000), GDP_OK);
+    assert_int_equal(gdp_memory_copy(context, other, block, 1000), GDP_OK);
+    assert_int_equal(((char *)other)[999], 0x17);
+    gdp_memory_release(context, block);
+    gdp_memory_release(context, other);
+    expect_failure(gdp_memory_allocate(context, SIZE_MAX - 8, &block), GDP_STATUS_OUT_OF_MEMORY,
+                   "out of memory");
+    expect_failure(gdp_memory_copy(context, NULL, &memory, 8), GDP_STATUS_INVALID_ARGUMENT,
+                   "to is NULL");
+    expect_failure(gdp_memory_fill(context, NULL, 0, 8), GDP_STATUS_INVALID_ARGUMENT,
+                   "memory is NULL");
+    assert_int_equal(gdp_memory_copy(context, NULL, NULL, 0), GDP_OK);
+    assert_int_equal(gdp_stream_synchronize(context, NULL), GDP_OK);
+
+    gdp_timer *timer;
+    double time = -1;
+    assert_int_equal(gdp_timer_create(context, &timer), GDP_OK);
+    assert_int_equal(gdp_timer_stop(timer, NULL), GDP_OK);
+    expect_failure(gdp_timer_read(timer, &time), GDP_STATUS_INVALID_ARGUMENT, "started");
+    assert_int_equal(gdp_timer_start(timer, NULL), GDP_OK);
+    expect_failure(gdp_timer_read(timer, &time), GDP_STATUS_INVALID_ARGUMENT, "stopped");
+    wait_milliseconds(2);
+    assert_int_equal(gdp_timer_stop(timer, NULL), GDP_OK);
+    assert_int_equal(gdp_timer_read(timer, &time), GDP_OK);
+    assert_true(time > 0.001 && time < 60);
+    gdp_timer_destroy(timer);
+    gdp_timer_destroy(NULL);
+    assert_int_equal(memory.live, before);
+    gdp_context_destroy(context);
+    assert_int_equal(memory.live, 0);
 }
 
 /* ---- compilers ---- */
@@ -313,6 +429,8 @@ int main(void)
         TEST(test_bad_environment), TEST(test_bad_options),
         TEST(test_no_compiler),     TEST(test_mute_compiler),
         TEST(test_no_cache),        TEST(test_emit),
+        TEST(test_no_cuda),         TEST(test_cuda_on_host),
+        TEST(test_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,14 +20,23 @@
 #ifdef HAVE_CUDA_H
 GDPI_CU_FUNCTIONS(SAME)
 EQUAL(GDPI_CU_SUCCESS, CUDA_SUCCESS)
+EQUAL(GDPI_CU_ERROR_OUT_OF_MEMORY, CUDA_ERROR_OUT_OF_MEMORY)
 EQUAL(GDPI_CU_ERROR_NO_DEVICE, CUDA_ERROR_NO_DEVICE)
 EQUAL(GDPI_CU_ATTRIBUTE_MULTIPROCESSOR_COUNT, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
 EQUAL(GDPI_CU_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
 EQUAL(GDPI_CU_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
+EQUAL(GDPI_CU_ATTRIBUTE_SHARED_MEMORY_PER_MULTIPROCESSOR,
+      CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)
+EQUAL(GDPI_CU_ATTRIBUTE_SHARED_MEMORY_PER_BLOCK_OPTIN,
+      CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
+EQUAL(GDPI_CU_FUNCTION_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+      CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES)
 #endif
 #ifdef HAVE_NVRTC_H
 GDPI_NVRTC_FUNCTIONS(SAME)
 EQUAL(GDPI_NVRTC_SUCCESS, NVRTC_SUCCESS)
+EQUAL(GDPI_NVRTC_ERROR_OUT_OF_MEMORY, NVRTC_ERROR_OUT_OF_MEMORY)
+EQUAL(GDPI_NVRTC_ERROR_COMPILATION, NVRTC_ERROR_COMPILATION)
 #endif
 #ifdef HAVE_NCCL_H
 GDPI_NCCL_FUNCTIONS(SAME)
@@ -82,12 +91,15 @@ static void test_sentences(void **state)
     for (long at = 1; at <= 3; at++) {
         memory.calls = 0;
         memory.fail_at = at;
-        assert_int_equal(gdpi_describe_libraries(&allocator, &texts[0], &texts[1], &texts[2]),
-                         GDP_STATUS_OUT_OF_MEMORY);
+        assert_int_equal(
+            gdpi_describe_libraries(&allocator, "libnvrtc.so.13", &texts[0], &texts[1], &texts[2]),
+            GDP_STATUS_OUT_OF_MEMORY);
         assert_int_equal(memory.live, 0);
     }
     memory.fail_at = 0;
-    assert_int_equal(gdpi_describe_libraries(&allocator, &texts[0], &texts[1], &texts[2]), GDP_OK);
+    assert_int_equal(
+        gdpi_describe_libraries(&allocator, "libnvrtc.so.13", &texts[0], &texts[1], &texts[2]),
+        GDP_OK);
     const char *const names[] = { "cuda", "nvrtc", "nccl" };
     for (int i = 0; i < 3; i++) {
         assert_true(strlen(texts[i]) > 5);

@@ -19,14 +19,16 @@
 static const char SPACE[] =
     "local space = { templates = { summary = \"index.ct\" } }\n"
     "function space.defaults(problem, request)\n"
-    "    return { target = \"host\", chunk = 16, segment = 0, block_v = problem.dim_v }\n"
+    "    return { arch = 0, chunk = 16, segment = 0, block_v = problem.dim_v, stages = 1, wave = 9 "
+    "}\n"
     "end\n"
+    "function space.areas(problem, config) return { a = config.chunk, reach = 4 } end\n"
     "space.constraints = { { name = \"rows\", sentence = \"chunk * num_householder must not exceed "
     "64\",\n"
     "    check = function(p, c) return c.chunk * p.num_householder <= 64 end } }\n"
     "return space\n";
 
-static const char CONFIG[] = "target=host chunk=16 block_v=32";
+static const char CONFIG[] = "target=host chunk=16 block_v=32 stages=1";
 
 /* ---- an allocator that counts, and fails when told to ---- */
 
@@ -366,7 +368,7 @@ static void same_bytes_for_all_lengths(void **state)
     const gdpi_text first = source;
     release(NULL, meta.data);
     assert_int_equal(emit_kernel("index", "tokens=50000 value_heads=64",
-                                 "block_v=32 chunk=16 target=host segment=5"),
+                                 "block_v=32 chunk=16 target=host stages=1 segment=5"),
                      GDPI_GENERATOR_OK);
     assert_int_equal(source.size, first.size);
     assert_memory_equal(source.data, first.data, first.size);
@@ -385,31 +387,33 @@ static void locale_does_not_matter(void **state)
     setlocale(LC_ALL, "C");
 }
 
+static char areas[256];
+
+static int configure(const char *problem, const char *request, char *config, size_t capacity)
+{
+    return gdpi_generator_configure(&generator, problem, request, 4, config, capacity, areas,
+                                    sizeof areas, error, sizeof error);
+}
+
 static void requests_are_completed(void **state)
 {
     (void)state;
     char config[128];
-    assert_int_equal(gdpi_generator_configure(&generator, "dim_v=64", "target=host", config,
-                                              sizeof config, error, sizeof error),
-                     0);
-    assert_string_equal(config, "target=host chunk=16 segment=0 block_v=64");
-    assert_int_equal(gdpi_generator_configure(&generator, "",
-                                              "target=host chunk=8 segment=3 block_v=16", config,
-                                              sizeof config, error, sizeof error),
-                     0);
-    assert_string_equal(config, "target=host chunk=8 segment=3 block_v=16");
+    assert_int_equal(configure("dim_v=64", "target=host", config, sizeof config), 0);
+    assert_string_equal(config, "target=host arch=0 chunk=16 segment=0 block_v=64 stages=1 wave=9");
+    assert_string_equal(areas, "gates=0 a=16 p=0 reach=4 saved_state=0 chunk_state=0 chunk_u=0 "
+                               "chunk_d_state=0");
     assert_int_equal(
-        gdpi_generator_configure(&generator, "", "target=host", config, 10, error, sizeof error),
-        1);
+        configure("", "target=host chunk=8 segment=3 block_v=16", config, sizeof config), 0);
+    assert_string_equal(config, "target=host arch=0 chunk=8 segment=3 block_v=16 stages=1 wave=9");
+    assert_int_equal(configure("", "target=host", config, 10), 1);
     assert_int_equal(live, 0);
 }
 
 static void expect_refusal(const char *problem, const char *request, const char *start)
 {
     char config[128];
-    assert_int_equal(gdpi_generator_configure(&generator, problem, request, config, sizeof config,
-                                              error, sizeof error),
-                     1);
+    assert_int_equal(configure(problem, request, config, sizeof config), 1);
     if (strncmp(error, start, strlen(start)) != 0) fail_msg("%s", error);
     assert_int_equal(live, 0);
 }
@@ -420,7 +424,7 @@ static void impossible_requests_are_refused(void **state)
     expect_refusal("num_householder=5", "target=host",
                    "chunk * num_householder must not exceed 64 (constraint 'rows' of target host; "
                    "asked for target=host "
-                   "chunk=16 segment=0 block_v=128 with dim_k=128");
+                   "arch=0 chunk=16 segment=0 block_v=128 stages=1 wave=9 with dim_k=128");
     expect_refusal("", "", "target=auto: the target must be chosen");
     expect_refusal("", "target=reference", "target=reference: there are no templates for it");
     expect_refusal("dim_k=0", "target=host", "dim_k=0: must be an integer from 1 to 256");
@@ -431,10 +435,11 @@ static void impossible_requests_are_refused(void **state)
     expect_refusal("dim_k", "target=host", "problem: 'dim_k' is not of the form name=value");
     expect_refusal("", "target=host target=host", "configuration: target is given twice");
     put_file("host/space.lua",
-             "return { defaults = function() return { chunk = 999 } end, constraints = {} }");
+             "return { defaults = function() return { arch = 0, chunk = 999 } end,\n"
+             "  areas = function() return {} end, constraints = {} }");
     expect_refusal("", "target=host", "chunk=999: must be an integer from 0 to 256");
-    put_file("host/space.lua",
-             "return {\n  defaults = function() return x end, constraints = {} }");
+    put_file("host/space.lua", "return {\n  defaults = function() return x end, areas = function() "
+                               "end, constraints = {} }");
     expect_refusal("", "target=host", "host/space.lua:2: unknown name 'x'");
     put_file("host/space.lua", "return 3");
     expect_refusal("", "target=host", "host/space.lua: must return a table");
@@ -452,7 +457,7 @@ static void unknown_kernels_are_refused(void **state)
     assert_int_equal(emit_kernel("index", "", "target=host"), 1);
     assert_string_equal(error, "chunk=0: a configuration to emit must be complete");
     put_file("host/space.lua", "return { templates = { index = 'gone.ct' }, constraints = {}, "
-                               "defaults = function() end }");
+                               "defaults = function() end, areas = function() end }");
     assert_int_equal(emit_kernel("index", "", CONFIG), 1);
     assert_string_equal(error, "kernel index: there is no template host/gone.ct");
     assert_int_equal(live, 0);
@@ -463,9 +468,7 @@ static void library_serves_what_the_folder_lacks(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) remove_file(files[i]);
     char config[128];
-    assert_int_equal(gdpi_generator_configure(&generator, "", "target=host", config, sizeof config,
-                                              error, sizeof error),
-                     0);
+    assert_int_equal(configure("", "target=host", config, sizeof config), 0);
     assert_int_equal(emit_kernel("forward_scan", "", config), 0);
     drop_texts();
     char path[64];

@@ -232,7 +232,7 @@ static void configurations_work_alike(void **state)
                      0);
     char text[128];
     gdpi_fields_print(gdpi_config_fields, GDPI_CONFIG_FIELDS, &config, text, sizeof text);
-    assert_string_equal(text, "target=cuda chunk=64 segment=0 block_v=0");
+    assert_string_equal(text, "target=cuda arch=0 chunk=64 segment=0 block_v=0 stages=0 wave=0");
 }
 
 static void kernels_have_known_factors(void **state)

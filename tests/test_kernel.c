@@ -10,11 +10,11 @@ static const char *make_copier(const char *wait)
     gdp_context *context = open_context(make_compiler("saver", REAL));
     gdpi_blob binary;
     gdpi_text source;
-    size_t scratch;
+    gdpi_notes notes;
     gdp_problem problem = gdp_problem_default();
     problem.dim_k = 16;
-    const gdp_config config = { GDP_TARGET_HOST, 16, 0, problem.dim_v };
-    assert_int_equal(gdpi_kernel_emit(context, "index", &problem, &config, &source, &scratch),
+    const gdp_config config = host_config(&problem);
+    assert_int_equal(gdpi_kernel_emit(context, "index", &problem, &config, &source, &notes),
                      GDP_OK);
     assert_int_equal(gdpi_host_compile(context, source.data, &binary), GDP_OK);
     FILE *file = fopen(in_folder("ready.so"), "we");
@@ -58,7 +58,7 @@ static void test_launch_sizes_share(void **state)
     gdp_context *context = open_context(make_compiler("cc", REAL));
     const gdpi_kernel *one, *two;
     gdp_problem problem = gdp_problem_default();
-    gdp_config config = { GDP_TARGET_HOST, 16, 0, problem.dim_v };
+    gdp_config config = host_config(&problem);
     assert_int_equal(gdpi_kernel_get(context, GDPI_KERNEL_INDEX, &problem, &config, &one), GDP_OK);
     problem.tokens = 12345;
     problem.sequences = 3;
@@ -244,9 +244,12 @@ static void test_real_template(void **state)
     assert_int_equal(gdp_context_create(&options, &context), GDP_OK);
     gdp_problem problem = gdp_problem_default();
     problem.dim_k = problem.dim_v = 16;
-    const gdp_config request = { GDP_TARGET_HOST, 0, 0, 0 };
+    const gdp_config request = { .target = GDP_TARGET_HOST };
     gdp_config config;
-    assert_int_equal(gdpi_choose_config(context, &problem, &request, &config), GDP_OK);
+    gdpi_areas areas;
+    assert_int_equal(gdpi_choose_config(context, &problem, &request, &config, &areas), GDP_OK);
+    assert_true(areas.bytes[GDPI_AREA_GATES] > 0);
+    assert_int_equal(areas.bytes[GDPI_AREA_REACH] % 4, 0);
     const gdpi_kernel *kernel;
     if (gdpi_kernel_get(context, GDPI_KERNEL_FORWARD_SCAN, &problem, &config, &kernel))
         fail_msg("%s", gdp_last_error());
