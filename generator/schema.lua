@@ -69,13 +69,14 @@ schema.config = {
 }
 
 -- Areas of memory whose layout is a target's own. Its space.lua says how many bytes an item, a chunk
--- of one value head, has in each. `saved`: forward keeps it for backward; `wave`: backward holds it
--- for the chunks of a wave.
+-- of one value head, has in each. `terms`: forward makes and reads it, and keeps it where a backward
+-- follows; `saved`: forward makes it for backward alone; `wave`: backward holds it for the chunks of
+-- a wave.
 schema.areas = {
-    { name = "gates", life = "work", doc = "decays and beta of a chunk" },
-    { name = "a", life = "work", doc = "A = (I + L)^-1 diag(beta)" },
-    { name = "p", life = "work", doc = "P" },
-    { name = "reach", life = "work", doc = "log2 of a bound on the norm of the chunk's M" },
+    { name = "gates", life = "terms", doc = "decays and beta of a chunk" },
+    { name = "a", life = "terms", doc = "A = (I + L)^-1 diag(beta)" },
+    { name = "p", life = "terms", doc = "P" },
+    { name = "reach", life = "terms", doc = "log2 of a bound on the norm of the chunk's M" },
     { name = "saved_state", life = "saved", doc = "the state at the chunk's start, kept by forward" },
     { name = "chunk_state", life = "wave", doc = "the same, scanned again by backward" },
     { name = "chunk_u", life = "wave", doc = "U" },

@@ -183,7 +183,8 @@ static gdp_status check_call(const gdp_cp_group *group, const gdp_inputs *inputs
     GDPI_TRY(gdpi_check_memory("saved", saved ? saved->data : NULL, saved ? saved->bytes : 0,
                                group->sizes.saved));
     GDPI_TRY(gdpi_bind_inputs(&group->problem, inputs, &args));
-    return gdpi_check_contents(&group->problem, inputs, group->context->check_values);
+    const gdp_target target = group->plan ? group->plan->config.target : group->context->target;
+    return gdpi_check_contents(target, &group->problem, inputs, group->context->check_values);
 }
 
 gdp_status gdp_cp_forward(gdp_cp_group *group, const gdp_inputs *inputs, int preceding_rank_start,
@@ -291,8 +292,9 @@ gdp_status gdp_chunkwise_context_parallel(gdp_context *context, const gdp_comm *
     gdp_status status = make_window(comm, preceding_rank_start, following_rank_stop, &window);
     if (status == GDP_OK) status = check_side(context, backend);
     if (status == GDP_OK) status = gdp_problem_from_inputs(inputs, &problem);
-    if (status == GDP_OK && context->target != GDP_TARGET_CUDA)
-        status = gdpi_check_contents(&problem, inputs, context->check_values);
+    if (status == GDP_OK)
+        status =
+            gdpi_check_contents(context->target, &problem, inputs, context->check_values);
     if (status == GDP_OK) status = gdpi_bind_outputs(&problem, outputs, &args);
     GDPI_TRY(create(context, comm, &problem, NULL, saved ? GDP_PLAN_BACKWARD : 0, backend, status,
                     &group));
@@ -331,8 +333,9 @@ gdp_status gdp_chunkwise_context_parallel_backward(gdp_context *context, const g
         saved && saved->data ? GDP_OK : gdpi_fail(GDP_STATUS_INVALID_ARGUMENT, "saved is empty");
     if (status == GDP_OK) status = check_side(context, backend);
     if (status == GDP_OK) status = gdp_problem_from_inputs(inputs, &problem);
-    if (status == GDP_OK && context->target != GDP_TARGET_CUDA)
-        status = gdpi_check_contents(&problem, inputs, context->check_values);
+    if (status == GDP_OK)
+        status =
+            gdpi_check_contents(context->target, &problem, inputs, context->check_values);
     if (status == GDP_OK) status = gdpi_bind_output_gradients(&problem, output_gradients, &args);
     if (status == GDP_OK) status = gdpi_bind_input_gradients(&problem, input_gradients, &args);
     GDPI_TRY(create(context, comm, &problem, NULL, GDP_PLAN_BACKWARD, backend, status, &group));

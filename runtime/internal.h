@@ -306,10 +306,13 @@ gdp_status gdpi_bind_output_gradients(const gdp_problem *problem,
 gdp_status gdpi_bind_input_gradients(const gdp_problem *problem,
                                      const gdp_input_gradients *gradients, gdp_args *args);
 /** CUDA kernels move 16 bytes at once: data and strides of the bound q, k, v, o and their gradients
- * must allow that. */
-gdp_status gdpi_check_alignment(const gdp_problem *problem, const gdp_args *args);
-/** Host memory only: cu_seqlens in order, and with `values` g <= 0, beta in [0, 2], all finite. */
-gdp_status gdpi_check_contents(const gdp_problem *problem, const gdp_inputs *inputs, bool values);
+ * must allow that. Other targets take any. */
+gdp_status gdpi_check_alignment(gdp_target target, const gdp_problem *problem,
+                                const gdp_args *args);
+/** Where inputs lie in host memory, which is not on CUDA: cu_seqlens in order, and with `values`
+ * g <= 0, beta in [0, 2], all finite. */
+gdp_status gdpi_check_contents(gdp_target target, const gdp_problem *problem,
+                               const gdp_inputs *inputs, bool values);
 
 /* ---- plan.c ---- */
 
@@ -329,8 +332,7 @@ struct gdp_plan {
     gdp_config config;
     gdpi_areas areas;
     unsigned flags;
-    bool cut;          /**< some sequence may have several segments */
-    bool keeps_starts; /**< forward keeps the states at segment starts for backward */
+    bool cut; /**< some sequence may have several segments */
     int64_t sequence_count, max_chunks, max_segments, fold_sequences;
     int64_t wave_segments, wave_chunks;
     size_t scratch; /**< host: bytes a thread works in */

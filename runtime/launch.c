@@ -32,33 +32,28 @@ gdp_status gdpi_check_memory(const char *what, const void *data, size_t given, s
     return GDP_OK;
 }
 
-static void *area(const launch *l, char *keep, enum gdpi_area id)
-{
-    const bool kept = gdpi_areas_info[id].life == GDPI_LIFE_SAVED;
-    return at(kept ? keep : l->workspace, l->plan->layout.areas[id]);
-}
-
 /* keep: what forward keeps for backward; NULL where no backward follows. */
 static void lay_out(launch *l, char *keep)
 {
     const gdpi_layout *layout = &l->plan->layout;
     char *const work = l->workspace;
+    char *const kept = l->plan->flags & GDP_PLAN_BACKWARD ? keep : work;
+    const size_t *areas = layout->areas;
     gdp_args *a = &l->args;
-    a->chunks = at(work, layout->chunks);
-    a->segments = at(work, layout->segments);
-    a->sequences = at(work, layout->sequences);
-    a->counts = at(work, layout->counts);
-    a->gates = area(l, keep, GDPI_AREA_GATES);
-    a->a = area(l, keep, GDPI_AREA_A);
-    a->p = area(l, keep, GDPI_AREA_P);
-    a->reach = area(l, keep, GDPI_AREA_REACH);
-    a->chunk_state = area(l, keep, GDPI_AREA_SAVED_STATE);
-    if (!a->chunk_state) a->chunk_state = area(l, keep, GDPI_AREA_CHUNK_STATE);
-    a->chunk_u = area(l, keep, GDPI_AREA_CHUNK_U);
-    a->chunk_d_state = area(l, keep, GDPI_AREA_CHUNK_D_STATE);
-    char *const across = l->plan->flags & GDP_PLAN_BACKWARD ? keep : work;
-    a->segment_summary = at(across, layout->segment_summary);
-    a->segment_state = at(l->plan->keeps_starts ? keep : work, layout->segment_state);
+    a->chunks = at(kept, layout->chunks);
+    a->segments = at(kept, layout->segments);
+    a->sequences = at(kept, layout->sequences);
+    a->counts = at(kept, layout->counts);
+    a->gates = at(kept, areas[GDPI_AREA_GATES]);
+    a->a = at(kept, areas[GDPI_AREA_A]);
+    a->p = at(kept, areas[GDPI_AREA_P]);
+    a->reach = at(kept, areas[GDPI_AREA_REACH]);
+    a->segment_state = at(kept, layout->segment_state);
+    a->segment_summary = at(kept, layout->segment_summary);
+    a->chunk_state = at(kept, areas[GDPI_AREA_SAVED_STATE]);
+    if (!a->chunk_state) a->chunk_state = at(work, areas[GDPI_AREA_CHUNK_STATE]);
+    a->chunk_u = at(work, areas[GDPI_AREA_CHUNK_U]);
+    a->chunk_d_state = at(work, areas[GDPI_AREA_CHUNK_D_STATE]);
     a->segment_d_state = at(work, layout->segment_d_state);
     a->segment_d_summary = at(work, layout->segment_d_summary);
 }
@@ -87,8 +82,8 @@ static gdp_status begin(launch *l, const gdp_plan *plan, unsigned needs, const g
     l->stream = execution->stream;
     gdp_args *a = &l->args;
     GDPI_TRY(gdpi_bind_inputs(&plan->problem, inputs, a));
-    if (plan->config.target != GDP_TARGET_CUDA)
-        GDPI_TRY(gdpi_check_contents(&plan->problem, inputs, plan->context->check_values));
+    GDPI_TRY(gdpi_check_contents(plan->config.target, &plan->problem, inputs,
+                                 plan->context->check_values));
 
     lay_out(l, saved ? saved->data : NULL);
     a->batch = plan->problem.batch;
@@ -102,6 +97,11 @@ static gdp_status begin(launch *l, const gdp_plan *plan, unsigned needs, const g
     a->wave_chunks = plan->wave_chunks;
     a->segment_chunks = plan->config.segment;
     return GDP_OK;
+}
+
+static gdp_status check_alignment(const launch *l)
+{
+    return gdpi_check_alignment(l->plan->config.target, &l->plan->problem, &l->args);
 }
 
 /* ---- one kernel ---- */
@@ -203,6 +203,7 @@ gdp_status gdp_forward(const gdp_plan *plan, const gdp_inputs *inputs, const gdp
     launch l;
     GDPI_TRY(begin(&l, plan, 0, inputs, saved, execution));
     GDPI_TRY(gdpi_bind_outputs(&plan->problem, outputs, &l.args));
+    GDPI_TRY(check_alignment(&l));
     if (is_empty(&l)) return GDP_OK;
     make_terms(&l);
     if (plan->cut && !on_reference(&l)) step(&l, GDPI_KERNEL_SUMMARY);
@@ -219,8 +220,9 @@ gdp_status gdp_backward(const gdp_plan *plan, const gdp_inputs *inputs,
     GDPI_TRY(begin(&l, plan, GDP_PLAN_BACKWARD, inputs, saved, execution));
     GDPI_TRY(gdpi_bind_output_gradients(&plan->problem, output_gradients, &l.args));
     GDPI_TRY(gdpi_bind_input_gradients(&plan->problem, input_gradients, &l.args));
+    GDPI_TRY(check_alignment(&l));
     if (is_empty(&l)) return GDP_OK;
-    make_terms(&l);
+    if (l.args.tokens == 0) make_terms(&l); /* forward may have had nothing to do */
     if (plan->cut && !on_reference(&l)) step(&l, GDPI_KERNEL_ADJOINT_SUMMARY);
     finish_backward(&l);
     return l.status;
@@ -306,6 +308,7 @@ gdp_status gdp_cp_forward_prepare(const gdp_plan *plan, const gdp_inputs *inputs
 {
     launch l;
     GDPI_TRY(begin(&l, plan, GDP_PLAN_CP, inputs, saved, execution));
+    GDPI_TRY(check_alignment(&l));
     GDPI_TRY(gdpi_check_window(window));
     GDPI_TRY(gdpi_check_memory("summary", summary, plan->layout.summary, plan->layout.summary));
     if (plan->sequence_count == 0) return GDP_OK;
@@ -332,6 +335,7 @@ gdp_status gdp_cp_forward_apply(const gdp_plan *plan, const gdp_inputs *inputs,
     GDPI_TRY(begin(&l, plan, GDP_PLAN_CP, inputs, saved, execution));
     GDPI_TRY(gdpi_check_window(window));
     GDPI_TRY(gdpi_bind_outputs(&plan->problem, outputs, &l.args));
+    GDPI_TRY(check_alignment(&l));
     GDPI_TRY(gdpi_check_memory("gathered", gathered, plan->layout.summary, plan->layout.summary));
     if (plan->sequence_count == 0) return GDP_OK;
     select_fold(&l, false);
@@ -357,9 +361,9 @@ gdp_status gdp_cp_backward_prepare(const gdp_plan *plan, const gdp_inputs *input
     GDPI_TRY(begin(&l, plan, GDP_PLAN_CP | GDP_PLAN_BACKWARD, inputs, saved, execution));
     GDPI_TRY(gdpi_check_window(window));
     GDPI_TRY(gdpi_bind_output_gradients(&plan->problem, output_gradients, &l.args));
+    GDPI_TRY(check_alignment(&l));
     GDPI_TRY(gdpi_check_memory("summary", summary, plan->layout.summary, plan->layout.summary));
     if (plan->sequence_count == 0) return GDP_OK;
-    make_terms(&l);
     select_fold(&l, true);
     if (!on_reference(&l)) step(&l, GDPI_KERNEL_ADJOINT_SUMMARY);
     summarise_shard(&l, true, continues_behind(window), summary);
@@ -378,6 +382,7 @@ gdp_status gdp_cp_backward_apply(const gdp_plan *plan, const gdp_inputs *inputs,
     GDPI_TRY(gdpi_check_window(window));
     GDPI_TRY(gdpi_bind_output_gradients(&plan->problem, output_gradients, &l.args));
     GDPI_TRY(gdpi_bind_input_gradients(&plan->problem, input_gradients, &l.args));
+    GDPI_TRY(check_alignment(&l));
     GDPI_TRY(gdpi_check_memory("gathered", gathered, plan->layout.summary, plan->layout.summary));
     if (plan->sequence_count == 0) return GDP_OK;
     select_fold(&l, true);

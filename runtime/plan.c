@@ -40,8 +40,8 @@ static void lay_out_areas(gdp_plan *plan, bool backward)
     gdpi_layout *l = &plan->layout;
     for (int i = 0; i < GDPI_AREA_COUNT; i++) {
         const enum gdpi_life life = gdpi_areas_info[i].life;
-        const bool wanted = plan->areas.bytes[i] > 0 && (backward || life == GDPI_LIFE_WORK);
-        l->areas[i] = place(life == GDPI_LIFE_SAVED ? &l->saved : &l->workspace, wanted,
+        const bool wanted = plan->areas.bytes[i] > 0 && (backward || life == GDPI_LIFE_TERMS);
+        l->areas[i] = place(backward && life != GDPI_LIFE_WAVE ? &l->saved : &l->workspace, wanted,
                             elements(plan->areas.bytes[i],
                                      life == GDPI_LIFE_WAVE ? plan->wave_chunks : plan->max_chunks,
                                      plan->problem.value_heads, 1, 1));
@@ -54,19 +54,16 @@ static void lay_out_kernels(gdp_plan *plan, bool backward, bool cp)
     const int64_t HV = plan->problem.value_heads, K = plan->problem.dim_k, V = plan->problem.dim_v;
     const int64_t chunks = plan->max_chunks, segments = plan->max_segments;
     const bool summaries = plan->cut || cp;
-    size_t *end = &l->workspace, *saved = &l->saved;
+    size_t *end = &l->workspace;
+    size_t *kept = backward ? &l->saved : end; /* what forward makes and backward reads again */
 
-    l->chunks = place(end, true, elements(sizeof(gdp_chunk), chunks, 1, 1, 1));
-    l->segments = place(end, true, elements(sizeof(gdp_segment), segments, 1, 1, 1));
-    l->sequences = place(end, true, elements(sizeof(gdp_sequence), plan->sequence_count, 1, 1, 1));
-    l->counts = place(end, true, 2 * sizeof(int64_t));
+    l->chunks = place(kept, true, elements(sizeof(gdp_chunk), chunks, 1, 1, 1));
+    l->segments = place(kept, true, elements(sizeof(gdp_segment), segments, 1, 1, 1));
+    l->sequences = place(kept, true, elements(sizeof(gdp_sequence), plan->sequence_count, 1, 1, 1));
+    l->counts = place(kept, true, 2 * sizeof(int64_t));
     lay_out_areas(plan, backward);
-    /* What backward cannot do without, forward keeps. */
-    plan->keeps_starts = backward && plan->areas.bytes[GDPI_AREA_CHUNK_STATE] > 0;
-    l->segment_state =
-        place(plan->keeps_starts ? saved : end, true, elements(sizeof(float), segments, HV, K, V));
-    l->segment_summary =
-        place(backward ? saved : end, summaries, elements(sizeof(float), segments, HV, K, V + K));
+    l->segment_state = place(kept, true, elements(sizeof(float), segments, HV, K, V));
+    l->segment_summary = place(kept, summaries, elements(sizeof(float), segments, HV, K, V + K));
     l->segment_d_state = place(end, backward, elements(sizeof(float), segments, HV, K, V));
     l->segment_d_summary =
         place(end, summaries && backward, elements(sizeof(float), segments, HV, K, V + K));

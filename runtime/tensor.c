@@ -224,16 +224,22 @@ gdp_status gdpi_bind_input_gradients(const gdp_problem *problem,
 
 /* ---- what the CUDA kernels want beside ---- */
 
+enum { PIECE = 16 };
+
+static gdp_status check_address(const char *name, const void *data)
+{
+    if ((uintptr_t)data % PIECE == 0) return GDP_OK;
+    return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT,
+                     "%s: data is %p; accepted on CUDA is a multiple of %d bytes", name, data,
+                     PIECE);
+}
+
 /* Data and the strides of dimensions with more than one entry, in whole pieces of 16 bytes. */
 static gdp_status check_pieces(const gdp_problem *problem, const char *name, const gdp_view *view,
                                int64_t rows, int64_t heads)
 {
-    enum { PIECE = 16 };
     if (!view->data) return GDP_OK;
-    if ((uintptr_t)view->data % PIECE)
-        return gdpi_fail(GDP_STATUS_INVALID_ARGUMENT,
-                         "%s: data is %p; accepted on CUDA is a multiple of %d bytes", name,
-                         view->data, PIECE);
+    GDPI_TRY(check_address(name, view->data));
     const int64_t shape[] = { problem->batch, rows, heads };
     const int64_t stride[] = { view->batch, view->row, view->head };
     const int64_t unit = PIECE / (int64_t)gdp_dtype_size(problem->dtype);
@@ -246,10 +252,13 @@ static gdp_status check_pieces(const gdp_problem *problem, const char *name, con
     return GDP_OK;
 }
 
-gdp_status gdpi_check_alignment(const gdp_problem *problem, const gdp_args *args)
+gdp_status gdpi_check_alignment(gdp_target target, const gdp_problem *problem, const gdp_args *args)
 {
+    if (target != GDP_TARGET_CUDA) return GDP_OK;
     const int64_t T = problem->tokens, Tn = T * problem->num_householder;
     const int64_t H = problem->heads, HV = problem->value_heads;
+    GDPI_TRY(check_address("initial_state", args->initial_state));
+    GDPI_TRY(check_address("d_final_state", args->d_final_state));
     GDPI_TRY(check_pieces(problem, "q", &args->q, T, H));
     GDPI_TRY(check_pieces(problem, "k", &args->k, Tn, H));
     GDPI_TRY(check_pieces(problem, "v", &args->v, Tn, HV));
@@ -307,8 +316,10 @@ static gdp_status check_range(const gdp_tensor *tensor, const char *name, double
     return GDP_OK;
 }
 
-gdp_status gdpi_check_contents(const gdp_problem *problem, const gdp_inputs *inputs, bool values)
+gdp_status gdpi_check_contents(gdp_target target, const gdp_problem *problem,
+                               const gdp_inputs *inputs, bool values)
 {
+    if (target == GDP_TARGET_CUDA) return GDP_OK;
     const double huge = 3.4e38;
     if (problem->sequences > 0) GDPI_TRY(check_boundaries(problem, inputs));
     if (!values) return GDP_OK;

@@ -269,19 +269,19 @@ static void test_alignment(void **state)
     problem.batch = 1, problem.tokens = 10, problem.heads = 2, problem.value_heads = 4;
     gdp_args args;
     memset(&args, 0, sizeof args);
-    assert_int_equal(gdpi_check_alignment(&problem, &args), GDP_OK);
+    assert_int_equal(gdpi_check_alignment(GDP_TARGET_CUDA, &problem, &args), GDP_OK);
     args.q = (gdp_view){ data, 3, 256, 128 }; /* one batch row: its stride does not matter */
     args.dv = (gdp_view){ data, 3, 520, 8 };
-    assert_int_equal(gdpi_check_alignment(&problem, &args), GDP_OK);
+    assert_int_equal(gdpi_check_alignment(GDP_TARGET_CUDA, &problem, &args), GDP_OK);
     args.dv.row = 516;
-    refused(gdpi_check_alignment(&problem, &args), GDP_STATUS_INVALID_ARGUMENT,
+    refused(gdpi_check_alignment(GDP_TARGET_CUDA, &problem, &args), GDP_STATUS_INVALID_ARGUMENT,
             "dv: stride[1] is 516; accepted on CUDA is a multiple of 8");
     problem.dtype = GDP_DTYPE_F32;
-    assert_int_equal(gdpi_check_alignment(&problem, &args), GDP_OK);
+    assert_int_equal(gdpi_check_alignment(GDP_TARGET_CUDA, &problem, &args), GDP_OK);
     args.q.data = data + 8;
-    refused(gdpi_check_alignment(&problem, &args), GDP_STATUS_INVALID_ARGUMENT, "q: data is");
+    refused(gdpi_check_alignment(GDP_TARGET_CUDA, &problem, &args), GDP_STATUS_INVALID_ARGUMENT, "q: data is");
     problem.batch = 2, args.q.data = data;
-    refused(gdpi_check_alignment(&problem, &args), GDP_STATUS_INVALID_ARGUMENT,
+    refused(gdpi_check_alignment(GDP_TARGET_CUDA, &problem, &args), GDP_STATUS_INVALID_ARGUMENT,
             "q: stride[0] is 3");
 }
 
