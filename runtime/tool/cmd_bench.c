@@ -1,207 +1,18 @@
-/* gdp bench: the workloads that count, made small enough for a processor. */
-#include <stdio.h>
+/* gdp bench: the workloads that count. */
 #include <string.h>
 
 #include "bench.h"
 
-/* `batch`, `heads` ...: what runs. `full`: what stands for. `longer`: times --tokens. */
-typedef struct workload {
-    const char *name;
-    int64_t batch, heads, value_heads, dim_k, dim_v, num_householder, longer;
-    const char *full;
-} workload;
-
 static const workload workloads[] = {
-    { "production", 1, 1, 4, 128, 64, 3, 1, "B1 T32768 H8 HV32" },
-    { "main", 1, 4, 4, 128, 128, 2, 1, "B1 T32768 H16 HV16" },
-    { "batch", 4, 2, 2, 128, 128, 2, 1, "B4 T8192 H16 HV16" },
-    { "long", 1, 1, 1, 128, 128, 2, 4, "B1 T131072 H8 HV8" },
-    { "n4", 1, 4, 4, 128, 128, 4, 1, "B1 T32768 H16 HV16" },
-    { "gdn", 1, 2, 4, 128, 128, 1, 1, "B1 T32768 H16 HV32" },
-    { "many", 8, 1, 4, 128, 128, 1, 1, "B8 T1024 H16 HV64" },
+    { "production", 128, 64, 3, 1, 32768, 8, 32, 1, 1, 4, 1 },
+    { "main", 128, 128, 2, 1, 32768, 16, 16, 1, 4, 4, 1 },
+    { "batch", 128, 128, 2, 4, 8192, 16, 16, 4, 2, 2, 1 },
+    { "long", 128, 128, 2, 1, 131072, 8, 8, 1, 1, 1, 4 },
+    { "n4", 128, 128, 4, 1, 32768, 16, 16, 1, 4, 4, 1 },
+    { "gdn", 128, 128, 1, 1, 32768, 16, 32, 1, 2, 4, 1 },
+    { "many", 128, 128, 1, 8, 1024, 16, 64, 8, 1, 4, 1 },
 };
 enum { WORKLOADS = sizeof workloads / sizeof *workloads };
-
-typedef struct measurement {
-    const workload *work;
-    gdp_problem problem;
-    run_report inference; /* forward alone, which keeps no states, on 1 thread */
-    run_report one, all;  /* forward and backward on 1 thread; on every thread */
-    double plain, wide;   /* the recurrence, forward on one core */
-    double recurrence_error, warm_start;
-    int threads;
-    char processor[128];
-} measurement;
-
-typedef struct bench_options {
-    int64_t tokens, threads, repeat;
-    bool json;
-} bench_options;
-
-static gdp_status run_with(const layer *it, int64_t threads, bool backward, int64_t repeat,
-                           const results *out, run_report *report, measurement *m)
-{
-    run_settings settings = {
-        .ranks = 1, .backward = backward, .repeat = (int)repeat, .config.target = GDP_TARGET_HOST
-    };
-    gdp_context_info info = { 0 };
-    gdp_status status =
-        keep_error(report, open_context(GDP_TARGET_HOST, threads, NULL, &settings.context));
-    if (status == GDP_OK) status = run_layer(it, &settings, out, report);
-    if (status == GDP_OK && gdp_context_get_info(settings.context, &info) == GDP_OK) {
-        m->threads = info.threads;
-        snprintf(m->processor, sizeof m->processor, "%s",
-                 info.processor ? info.processor : "unknown");
-    }
-    gdp_context_destroy(settings.context);
-    return status;
-}
-
-/* From nothing to a plan, where the kernels are in the disk cache. */
-static gdp_status time_start(const layer *it, measurement *m)
-{
-    gdp_context *context = NULL;
-    gdp_plan *plan = NULL;
-    const gdp_config config = { .target = GDP_TARGET_HOST };
-    const double begin = seconds();
-    gdp_status status = keep_error(&m->all, open_context(GDP_TARGET_HOST, 0, NULL, &context));
-    if (status == GDP_OK)
-        status = keep_error(
-            &m->all, gdp_plan_create(context, &it->problem, &config, GDP_PLAN_BACKWARD, &plan));
-    m->warm_start = seconds() - begin;
-    gdp_plan_destroy(plan);
-    gdp_context_destroy(context);
-    return status;
-}
-
-static int measure_layer(const layer *it, const results *out, const bench_options *options,
-                         measurement *m)
-{
-    gdp_status status = run_with(it, 1, false, options->repeat, out, &m->inference, m);
-    if (status != GDP_OK) return complain_status("bench", status, m->inference.error);
-    status = run_with(it, 1, true, options->repeat, out, &m->one, m);
-    if (status != GDP_OK) return complain_status("bench", status, m->one.error);
-    if (!bench_yardstick(it, out, (int)options->repeat, &m->plain, &m->wide,
-                         &m->recurrence_error)) {
-        complain("bench", "no memory for the plain recurrence");
-        return EXIT_MISSING;
-    }
-    if (!(m->recurrence_error < 2e-2)) {
-        complain("bench",
-                 "%s: o differs from the plain recurrence's by %.2e; accepted is up to 2e-2",
-                 m->work->name, m->recurrence_error);
-        return EXIT_CHECK;
-    }
-    status = run_with(it, options->threads, true, options->repeat, out, &m->all, m);
-    if (status == GDP_OK) status = time_start(it, m);
-    return complain_status("bench", status, m->all.error);
-}
-
-static int measure(const workload *w, const bench_options *options, measurement *m)
-{
-    layer it;
-    results out;
-    memset(m, 0, sizeof *m);
-    m->work = w;
-    m->problem = gdp_problem_default();
-    m->problem.batch = w->batch;
-    m->problem.tokens = options->tokens * w->longer / (w->batch > 4 ? 2 : 1);
-    if (m->problem.tokens < 1) m->problem.tokens = 1;
-    m->problem.heads = w->heads;
-    m->problem.value_heads = w->value_heads;
-    m->problem.dim_k = w->dim_k;
-    m->problem.dim_v = w->dim_v;
-    m->problem.num_householder = w->num_householder;
-    int code = EXIT_MISSING;
-    if (!layer_make(&m->problem, NULL, false, 1, &it)) {
-        complain("bench", "no memory for '%s'", w->name);
-        return code;
-    }
-    if (results_make(&m->problem, true, &out)) {
-        code = measure_layer(&it, &out, options, m);
-        results_release(&out);
-    } else {
-        complain("bench", "no memory for the outputs of '%s'", w->name);
-    }
-    layer_release(&it);
-    return code;
-}
-
-/* Microseconds a token and value head. */
-static double each(const measurement *m, double duration)
-{
-    const gdp_problem *p = &m->problem;
-    return 1e6 * duration / ((double)p->batch * (double)p->tokens * (double)p->value_heads);
-}
-
-static void print_head(const bench_options *options, const measurement *m)
-{
-    printf("Host target, bf16, %s. The workloads are cut down: %lld tokens and few heads.\n",
-           m->processor, (long long)options->tokens);
-    printf("ms, us: on 1 thread; us: a token and value head, the best of %lld. plain: a "
-           "token-by-token recurrence\n"
-           "in float32, forward, on one core, at -O3; wide: with the registers of this processor; "
-           "ratio: over our\nforward. scaling: forward (that keeps states) and backward, 1 thread "
-           "over "
-           "%d.\n\n",
-           (long long)options->repeat, m->threads);
-    printf("%-35s %15s  %15s\n", "", "forward, ms", "backward, ms");
-    printf("%-10s %-24s %7s %7s  %7s %7s %8s %8s %8s %6s %8s %6s %8s %10s\n", "name", "shape",
-           "min", "median", "min", "median", "fwd us", "bwd us", "plain us", "ratio", "wide us",
-           "ratio", "scaling", "warm start");
-}
-
-static void print_measurement(const measurement *m)
-{
-    const gdp_problem *p = &m->problem;
-    char shape[64];
-    snprintf(shape, sizeof shape, "%lldx%lld H%lld/%lld K%lld V%lld n%lld", (long long)p->batch,
-             (long long)p->tokens, (long long)p->heads, (long long)p->value_heads,
-             (long long)p->dim_k, (long long)p->dim_v, (long long)p->num_householder);
-    const double one = m->one.forward + m->one.backward, all = m->all.forward + m->all.backward;
-    printf("%-10s %-24s %7.2f %7.2f  %7.2f %7.2f %8.3f %8.3f %8.3f %6.2f %8.3f %6.2f %8.2f %10s\n",
-           m->work->name, shape, 1e3 * m->inference.forward, 1e3 * m->inference.forward_median,
-           1e3 * m->one.backward, 1e3 * m->one.backward_median, each(m, m->inference.forward),
-           each(m, m->one.backward), each(m, m->plain), m->plain / m->inference.forward,
-           each(m, m->wide), m->wide / m->inference.forward, one / all,
-           show_time(m->warm_start).text);
-    fflush(stdout);
-}
-
-static cJSON *as_json(const measurement *m)
-{
-    char problem[512] = "", config[512] = "";
-    (void)gdp_problem_print(&m->problem, problem, sizeof problem);
-    (void)gdp_config_print(&m->one.config, config, sizeof config);
-    cJSON *object = cJSON_CreateObject();
-    cJSON_AddStringToObject(object, "name", m->work->name);
-    cJSON_AddStringToObject(object, "stands_for", m->work->full);
-    cJSON_AddStringToObject(object, "problem", problem);
-    cJSON_AddStringToObject(object, "config", config);
-    cJSON_AddStringToObject(object, "processor", m->processor);
-    cJSON_AddNumberToObject(object, "threads", m->threads);
-    const struct {
-        const char *name;
-        double value;
-    } numbers[] = {
-        { "forward_min_seconds", m->inference.forward },
-        { "forward_median_seconds", m->inference.forward_median },
-        { "backward_min_seconds", m->one.backward },
-        { "backward_median_seconds", m->one.backward_median },
-        { "all_threads_forward_min_seconds", m->all.forward },
-        { "all_threads_backward_min_seconds", m->all.backward },
-        { "forward_us_per_token_head", each(m, m->inference.forward) },
-        { "backward_us_per_token_head", each(m, m->one.backward) },
-        { "recurrence_us_per_token_head", each(m, m->plain) },
-        { "recurrence_over_forward", m->plain / m->inference.forward },
-        { "wide_recurrence_us_per_token_head", each(m, m->wide) },
-        { "wide_recurrence_over_forward", m->wide / m->inference.forward },
-        { "warm_start_seconds", m->warm_start },
-    };
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        cJSON_AddNumberToObject(object, numbers[i].name, numbers[i].value);
-    return object;
-}
 
 static const workload *find(const char *name)
 {
@@ -213,52 +24,91 @@ static const workload *find(const char *name)
     return NULL;
 }
 
-static int run_all(const bench_options *options, int count, char **names)
+static int read_gate(const char *text, bench_gate *gate)
 {
-    cJSON *list = options->json ? cJSON_CreateArray() : NULL;
-    int code = 0;
-    for (int i = 0; i < count && code == 0; i++) {
-        measurement m;
-        code = measure(names ? find(names[i]) : &workloads[i], options, &m);
-        if (code) break;
-        if (options->json) {
-            cJSON_AddItemToArray(list, as_json(&m));
-        } else {
-            if (i == 0) print_head(options, &m);
-            print_measurement(&m);
+    static const char *const names[] = { "strong", "weak", "none" };
+    for (int i = 0; i < 3; i++)
+        if (strcmp(text, names[i]) == 0) {
+            *gate = (bench_gate)i;
+            return 0;
         }
-    }
-    if (code || !options->json) {
-        cJSON_Delete(list);
-        return code;
-    }
-    return print_json("bench", list);
+    return complain("bench", "--gate is '%s'; accepted are strong, weak, none", text);
+}
+
+/* What --target auto means here. */
+static int settle_target(bench_options *o)
+{
+    gdp_context *context = NULL;
+    gdp_context_info info = { 0 };
+    gdp_status status = open_context(o->target, 0, NULL, &context);
+    if (status == GDP_OK) status = gdp_context_get_info(context, &info);
+    const int code = complain_status("bench", status, gdp_last_error());
+    if (info.target != GDP_TARGET_AUTO) o->target = info.target;
+    gdp_context_destroy(context);
+    return code;
+}
+
+static int run(bench_options *o, const char *config_text, const char *gate, int count, char **names)
+{
+    const workload *works[WORKLOADS];
+    if (count > WORKLOADS)
+        return complain("bench", "%d names; accepted are up to %d", count, (int)WORKLOADS);
+    for (int i = 0; i < count; i++)
+        if (!(works[i] = find(names[i]))) return EXIT_USAGE;
+    if (count == 0)
+        for (; count < WORKLOADS; count++) works[count] = &workloads[count];
+    if (config_text && gdp_config_parse(config_text, &o->config) != GDP_OK)
+        return complain("bench", "--config: %s", gdp_last_error());
+    if (read_gate(gate, &o->gate)) return EXIT_USAGE;
+    if (!(o->beta >= 0 && o->beta <= 2) || !(o->bandwidth > 0) || !(o->matrix > 0))
+        return complain("bench",
+                        "--beta is %g, --bandwidth %g, --matrix %g; accepted are a beta "
+                        "from 0 to 2 and others above 0",
+                        o->beta, o->bandwidth, o->matrix);
+    const int code = settle_target(o);
+    if (code) return code;
+    if (o->target == GDP_TARGET_CUDA) return bench_cuda(o, works, count);
+    if (o->target == GDP_TARGET_HOST) return bench_host(o, works, count);
+    return complain("bench", "--target is %s; accepted are auto, cuda and host",
+                    target_name(o->target));
 }
 
 int command_bench(int argc, char **argv)
 {
-    bench_options o = { .tokens = 2048, .repeat = 5 };
+    bench_options o = { .beta = 1, .bandwidth = 4.3, .matrix = 790 };
+    const char *config_text = NULL, *gate = "strong";
     const option_spec options[] = {
-        { "tokens", 't', OPTION_INT, &o.tokens, "T", "of a batch row; 2048", 1, 1 << 24 },
-        { "threads", 0, OPTION_INT, &o.threads, "N", "for the scaling; one a core", 1, 4096 },
-        { "repeat", 0, OPTION_INT, &o.repeat, "R", "times each; 5", 1, 1000 },
+        { "target", 0, OPTION_TARGET, &o.target, "TARGET", "auto, host or cuda", 0, 0 },
+        { "tokens", 't', OPTION_INT, &o.tokens, "T",
+          "of a batch row; on CUDA the workload's, on the host 2048", 1, 1 << 24 },
+        { "threads", 0, OPTION_INT, &o.threads, "N", "host: for the scaling; one a core", 1, 4096 },
+        { "repeat", 0, OPTION_INT, &o.repeat, "R", "times each; on CUDA 50, on the host 5", 1,
+          1000 },
+        { "config", 0, OPTION_TEXT, &config_text, "\"chunk=32 ..\"",
+          "CUDA: fix chunk, segment, block_v, stages, wave", 0, 0 },
+        { "gate", 0, OPTION_TEXT, &gate, "KIND",
+          "CUDA: strong, -0.1 uniform(0, 1); weak, a 50th of it; none", 0, 0 },
+        { "beta", 0, OPTION_REAL, &o.beta, "X", "CUDA: beta is uniform(0, X); 1", 0, 0 },
+        { "bandwidth", 0, OPTION_REAL, &o.bandwidth, "TB/s",
+          "CUDA: for the floor; 4.3, a copy on one H200", 0, 0 },
+        { "matrix", 0, OPTION_REAL, &o.matrix, "TFLOP/s",
+          "CUDA: for the floor; 790, bf16 on one H200", 0, 0 },
         { "json", 0, OPTION_FLAG, &o.json, NULL, "print JSON", 0, 0 },
     };
     const command_spec command = {
         "bench",
         "[NAME ...]",
-        "Times forward and backward on the host, beside a plain recurrence. Workloads: production, "
-        "main,\n"
-        "batch, long, n4, gdn, many; without a name, all. They are cut down to take seconds.",
+        "Times forward and backward. Workloads: production, main, batch, long, n4, gdn, many; "
+        "without\n"
+        "a name, all. On CUDA at full size, beside a floor of time. On the host cut down to take\n"
+        "seconds, beside a plain recurrence.",
         options,
-        4,
+        sizeof options / sizeof *options,
         0,
         -1,
     };
     int first = 0;
     const int result = read_options(&command, argc, argv, &first);
     if (result != GO_ON) return result;
-    for (int i = first; i < argc; i++)
-        if (!find(argv[i])) return EXIT_USAGE;
-    return first < argc ? run_all(&o, argc - first, argv + first) : run_all(&o, WORKLOADS, NULL);
+    return run(&o, config_text, gate, argc - first, argv + first);
 }

@@ -24,13 +24,11 @@ int command_emit(int argc, char **argv)
     const option_spec options[] = {
         { "kernel", 'k', OPTION_TEXT, &kernel, "NAME", "which kernel; a wrong name lists them", 0,
           0 },
-        { "target", 0, OPTION_TARGET, &config.target, "TARGET", "host; this version has no other",
-          0, 0 },
+        { "target", 0, OPTION_TARGET, &config.target, "TARGET", "host or cuda; host", 0, 0 },
+        { "arch", 0, OPTION_ARCH, &config.arch, "SM",
+          "of cuda, as sm_90; else that of this machine's GPU", 0, 0 },
         CLASS_OPTIONS(&problem),
-        { "chunk", 0, OPTION_INT, &config.chunk, "C", "tokens of a chunk", 1, 256 },
-        { "segment", 0, OPTION_INT, &config.segment, "S", "chunks of a segment", 1, INT32_MAX },
-        { "block-v", 0, OPTION_INT, &config.block_v, "COLUMNS", "columns of the state in a task", 1,
-          256 },
+        CONFIG_OPTIONS(&config),
     };
     const command_spec command = {
         "emit",

@@ -9,12 +9,18 @@ static int print_as_json(const gdp_context_info *info)
     cJSON_AddStringToObject(object, "version", gdp_version());
     cJSON_AddStringToObject(object, "target", target_name(info->target));
     cJSON_AddNumberToObject(object, "threads", info->threads);
+    cJSON_AddNumberToObject(object, "arch", info->arch);
+    cJSON_AddNumberToObject(object, "processors", info->processors);
     const struct {
         const char *name, *text;
     } rows[] = {
-        { "processor", info->processor }, { "compiler", info->compiler },
-        { "cache_dir", info->cache_dir }, { "template_dir", info->template_dir },
-        { "cuda", info->cuda },           { "nvrtc", info->nvrtc },
+        { "device", info->device },
+        { "processor", info->processor },
+        { "compiler", info->compiler },
+        { "cache_dir", info->cache_dir },
+        { "template_dir", info->template_dir },
+        { "cuda", info->cuda },
+        { "nvrtc", info->nvrtc },
         { "nccl", info->nccl },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -49,6 +55,9 @@ int command_info(int argc, char **argv)
     } else if (code == 0) {
         printf("gdp %s\n", gdp_version());
         print_row("target", "%s", target_name(info.target));
+        if (info.device)
+            print_row("device", "%s, sm_%d, %d multiprocessors", info.device, info.arch,
+                      info.processors);
         print_row("processor", "%s", info.processor ? info.processor : "unknown");
         print_row("threads", "%d", info.threads);
         print_row("compiler", "%s",

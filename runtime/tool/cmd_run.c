@@ -40,12 +40,17 @@ static int print_as_json(const outcome *o)
     cJSON_AddStringToObject(object, "problem", problem);
     cJSON_AddStringToObject(object, "config", config);
     cJSON_AddNumberToObject(object, "ranks", (double)o->options->ranks);
+    if (o->info.device) cJSON_AddStringToObject(object, "device", o->info.device);
     cJSON_AddStringToObject(object, "processor", o->info.processor ? o->info.processor : "unknown");
     cJSON_AddNumberToObject(object, "threads", o->info.threads);
     cJSON_AddNumberToObject(object, "prepare_seconds", o->report.prepare);
     cJSON_AddNumberToObject(object, "forward_seconds", o->report.forward);
     if (o->options->backward)
         cJSON_AddNumberToObject(object, "backward_seconds", o->report.backward);
+    if (o->options->ranks == 1)
+        cJSON_AddNumberToObject(object, "forward_launch_seconds", o->report.forward_launch);
+    if (o->options->ranks == 1 && o->options->backward)
+        cJSON_AddNumberToObject(object, "backward_launch_seconds", o->report.backward_launch);
     cJSON_AddNumberToObject(object, "tokens_per_second", tokens_per_second(o));
     cJSON_AddNumberToObject(object, "compilations", (double)o->counters.compilations);
     if (o->options->verify) {
@@ -86,25 +91,45 @@ static void print_problem(const gdp_problem *p)
               dtype_name(p->dtype), dtype_name(p->gate_dtype), dtype_name(p->beta_dtype));
 }
 
+static void print_place(const outcome *o)
+{
+    char config[512] = "";
+    const gdp_target target = o->report.config.target;
+    const int64_t ranks = o->options->ranks;
+    print_row("target", "%s", target_name(target));
+    if (target != GDP_TARGET_REFERENCE &&
+        gdp_config_print(&o->report.config, config, sizeof config) == GDP_OK)
+        print_row("configuration", "%s", config);
+    print_row("ranks", "%lld%s", (long long)ranks, ranks > 1 ? " threads, one context" : "");
+    if (target == GDP_TARGET_CUDA)
+        print_row("device", "%s, sm_%d", o->info.device ? o->info.device : "unknown", o->info.arch);
+    else
+        print_row("processor", "%s, %d thread%s", o->info.processor ? o->info.processor : "unknown",
+                  o->info.threads, o->info.threads == 1 ? "" : "s");
+}
+
+/* A call returns before the device is done; how long the host is busy with it is a time of its own. */
+static void print_duration(const outcome *o, const char *label, double time, double launch)
+{
+    if (o->report.config.target == GDP_TARGET_CUDA && o->options->ranks == 1)
+        print_row(label, "%s on the device, %s on the host to launch it", show_time(time).text,
+                  show_time(launch).text);
+    else
+        print_row(label, "%s", show_time(time).text);
+}
+
 static void print_table(const outcome *o)
 {
     const run_options *options = o->options;
-    const gdp_config *c = &o->report.config;
     printf("%s\n", o->path);
     print_problem(&o->it->problem);
-    print_row("target", "%s", target_name(c->target));
-    if (c->target != GDP_TARGET_REFERENCE)
-        print_row("configuration", "chunk=%lld segment=%lld block_v=%lld", (long long)c->chunk,
-                  (long long)c->segment, (long long)c->block_v);
-    print_row("ranks", "%lld%s", (long long)options->ranks,
-              options->ranks > 1 ? " threads, one context" : "");
-    print_row("processor", "%s, %d thread%s", o->info.processor ? o->info.processor : "unknown",
-              o->info.threads, o->info.threads == 1 ? "" : "s");
+    print_place(o);
     print_row("kernel cache", "%s", o->info.cache_dir ? o->info.cache_dir : "none");
     print_row("preparation", "%s, %llu compiled", show_time(o->report.prepare).text,
               (unsigned long long)o->counters.compilations);
-    print_row("forward", "%s", show_time(o->report.forward).text);
-    if (options->backward) print_row("backward", "%s", show_time(o->report.backward).text);
+    print_duration(o, "forward", o->report.forward, o->report.forward_launch);
+    if (options->backward)
+        print_duration(o, "backward", o->report.backward, o->report.backward_launch);
     print_row("throughput", "%.0f tokens/s", tokens_per_second(o));
     print_row("memory", "%.1f MB of workspace, %.1f MB saved", 1e-6 * (double)o->report.workspace,
               1e-6 * (double)o->report.saved);
@@ -190,7 +215,7 @@ int command_run(int argc, char **argv)
           0, 0 },
         { "verify", 0, OPTION_FLAG, &o.verify, NULL, "compare with the float64 reference", 0, 0 },
         { "config", 0, OPTION_TEXT, &o.config_text, "\"chunk=32 ..\"",
-          "fix chunk, segment, block_v", 0, 0 },
+          "fix chunk, segment, block_v, stages, wave", 0, 0 },
         { "threads", 0, OPTION_INT, &o.threads, "N", "of the host target; one a core", 1, 4096 },
         { "json", 0, OPTION_FLAG, &o.json, NULL, "print JSON", 0, 0 },
     };
@@ -213,7 +238,7 @@ int command_run(int argc, char **argv)
     if (o.config_text && gdp_config_parse(o.config_text, &config) != GDP_OK)
         return complain("run", "--config: %s", gdp_last_error());
     if (o.transport && strcmp(o.transport, "nccl") == 0) {
-        complain("run", "--transport is nccl; this version has no CUDA target; accepted is local");
+        complain("run", "--transport is nccl; this version has only local");
         return EXIT_MISSING;
     }
     if (o.transport && strcmp(o.transport, "local") != 0)

@@ -23,15 +23,17 @@ static int by_size(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* What kernels are specialised for; sizes come later. */
-static gdp_problem make_class(random_state *random)
+/* What kernels are specialised for; sizes come later. CUDA kernels want multiples of 16. */
+static gdp_problem make_class(random_state *random, gdp_target target)
 {
-    static const int64_t dims[][2] = { { 16, 16 }, { 32, 16 }, { 64, 32 },
-                                       { 24, 40 }, { 64, 64 }, { 5, 3 } };
+    static const int64_t any[][2] = { { 16, 16 }, { 32, 16 }, { 64, 32 },
+                                      { 24, 40 }, { 64, 64 }, { 5, 3 } };
+    static const int64_t whole[][2] = { { 16, 16 },  { 32, 16 }, { 64, 32 },  { 48, 80 },
+                                        { 64, 128 }, { 64, 64 }, { 128, 64 }, { 128, 128 } };
     static const int64_t updates[] = { 1, 2, 3, 4 };
     static const gdp_dtype types[] = { GDP_DTYPE_BF16, GDP_DTYPE_F32, GDP_DTYPE_F16 };
     gdp_problem p = gdp_problem_default();
-    const int64_t *dim = PICK(random, dims);
+    const int64_t *dim = target == GDP_TARGET_CUDA ? PICK(random, whole) : PICK(random, any);
     p.dim_k = dim[0];
     p.dim_v = dim[1];
     p.num_householder = PICK(random, updates);
@@ -148,22 +150,23 @@ int command_verify(int argc, char **argv)
     if (result != GO_ON) return result;
 
     gdp_context *context = NULL;
-    const gdp_status opened = open_context(target, threads, NULL, &context);
-    if (opened != GDP_OK) return complain_status("verify", opened, gdp_last_error());
+    gdp_context_info info = { 0 };
+    gdp_status status = open_context(target, threads, NULL, &context);
+    if (status == GDP_OK) status = gdp_context_get_info(context, &info);
+    if (status != GDP_OK) return complain_status("verify", status, gdp_last_error());
     const double begin = seconds();
     random_state random = { (uint64_t)seed };
     int64_t failures = 0;
     gdp_problem class = gdp_problem_default();
-    gdp_status status = GDP_OK;
     for (int64_t i = 0; i < count && status != GDP_STATUS_NOT_AVAILABLE; i++) {
-        if (i % CLASS_SHARES == 0) class = make_class(&random);
+        if (i % CLASS_SHARES == 0) class = make_class(&random, info.target);
         const random_case c = make_case(&class, &random);
         if (!verify_one(&c, context, &status)) failures++;
     }
     gdp_context_destroy(context);
     if (status == GDP_STATUS_NOT_AVAILABLE) return EXIT_MISSING;
-    printf("%lld of %lld random problems agree with the reference (seed %lld, %s)\n",
-           (long long)(count - failures), (long long)count, (long long)seed,
-           show_time(seconds() - begin).text);
+    printf("%lld of %lld random problems agree with the reference (target %s, seed %lld, %s)\n",
+           (long long)(count - failures), (long long)count, target_name(info.target),
+           (long long)seed, show_time(seconds() - begin).text);
     return failures ? EXIT_CHECK : 0;
 }

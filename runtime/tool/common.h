@@ -25,13 +25,14 @@ int exit_status(gdp_status status);
 /* ---- options ---- */
 
 typedef enum option_kind {
-    OPTION_FLAG,  /* bool */
-    OPTION_TEXT,  /* const char * */
-    OPTION_INT,   /* int64_t, from low to high */
-    OPTION_REAL,  /* double, finite */
-    OPTION_DTYPE, /* gdp_dtype of q, k, v */
-    OPTION_GATE,  /* gdp_dtype or none */
-    OPTION_TARGET /* gdp_target */
+    OPTION_FLAG,   /* bool */
+    OPTION_TEXT,   /* const char * */
+    OPTION_INT,    /* int64_t, from low to high */
+    OPTION_REAL,   /* double, finite */
+    OPTION_DTYPE,  /* gdp_dtype of q, k, v */
+    OPTION_GATE,   /* gdp_dtype or none */
+    OPTION_TARGET, /* gdp_target */
+    OPTION_ARCH    /* int64_t: "sm_90" or "90" */
 } option_kind;
 
 typedef struct option_spec {
@@ -55,6 +56,8 @@ int read_options(const command_spec *command, int argc, char **argv, int *first)
 
 bool read_integer(const char *text, int64_t low, int64_t high, int64_t *value);
 bool read_real(const char *text, double *value);
+/** "sm_90" or "90", of `length` bytes. */
+bool read_arch(const char *text, size_t length, int64_t *arch);
 
 const char *dtype_name(gdp_dtype dtype);
 const char *target_name(gdp_target target);
@@ -89,6 +92,7 @@ int command_info(int argc, char **argv);
 int command_sample(int argc, char **argv);
 int command_run(int argc, char **argv);
 int command_emit(int argc, char **argv);
+int command_compile(int argc, char **argv);
 int command_verify(int argc, char **argv);
 int command_bench(int argc, char **argv);
 

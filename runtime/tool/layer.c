@@ -13,7 +13,7 @@ static const char *const names[LAYER_TENSORS] = {
     "q", "k", "v", "g", "beta", "cu_seqlens", "initial_state", "do", "final_state_grad"
 };
 
-static gdp_tensor *slot(layer *it, int index)
+gdp_tensor *layer_tensor(layer *it, int index)
 {
     gdp_tensor *const slots[LAYER_TENSORS] = {
         &it->inputs.q,
@@ -49,7 +49,8 @@ int layer_list(const layer *it, st_tensor list[LAYER_TENSORS])
 {
     int count = 0;
     layer copy = *it;
-    for (int i = 0; i < LAYER_TENSORS; i++) list_tensor(slot(&copy, i), names[i], list, &count);
+    for (int i = 0; i < LAYER_TENSORS; i++)
+        list_tensor(layer_tensor(&copy, i), names[i], list, &count);
     return count;
 }
 
@@ -138,12 +139,12 @@ static int pose(const char *command, const char *path, int64_t num_householder, 
             return complain(command, "%s: %s has %d dimensions; accepted are 1 to 4", path,
                             names[i], found->rank);
         /* Inputs are never written, though gdp_tensor has no const. */
-        *slot(it, i) = gdp_tensor_contiguous((void *)(uintptr_t)found->data, found->dtype,
-                                             found->rank, found->shape);
+        *layer_tensor(it, i) = gdp_tensor_contiguous((void *)(uintptr_t)found->data, found->dtype,
+                                                     found->rank, found->shape);
     }
     static const int required[] = { 0, 1, 2, 4 };
     for (int i = 0; i < 4; i++)
-        if (!slot(it, required[i])->data)
+        if (!layer_tensor(it, required[i])->data)
             return complain(command, "%s: it has no tensor '%s'; q, k, v and beta are needed", path,
                             names[required[i]]);
     int code = read_parameters(command, path, num_householder, scale, it);
@@ -203,7 +204,7 @@ static bool make_tensor(layer *it, int index, gdp_dtype dtype, int rank, const i
     for (int i = 0; i < rank; i++)
         if (__builtin_mul_overflow(bytes, (size_t)shape[i], &bytes)) return false;
     it->owned[index] = allocate_zeroed(bytes);
-    *slot(it, index) = gdp_tensor_contiguous(it->owned[index], dtype, rank, shape);
+    *layer_tensor(it, index) = gdp_tensor_contiguous(it->owned[index], dtype, rank, shape);
     return it->owned[index] != NULL;
 }
 
@@ -253,7 +254,7 @@ bool layer_make(const gdp_problem *problem, const int64_t *cu, bool states, uint
         if (made[i].dtype == GDP_DTYPE_NONE) continue;
         fine = make_tensor(it, made[i].index, made[i].dtype, made[i].rank, made[i].shape);
         random_state mix = { seed + (uint64_t)made[i].index * 0x51ed27u };
-        if (fine) fill(slot(it, made[i].index), made[i].how, random_next(&mix));
+        if (fine) fill(layer_tensor(it, made[i].index), made[i].how, random_next(&mix));
     }
     if (!fine) layer_release(it);
     return fine;

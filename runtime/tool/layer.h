@@ -49,6 +49,9 @@ int layer_list(const layer *it, st_tensor list[LAYER_TENSORS]);
 
 void layer_release(layer *it);
 
+/** The tensors that go in, present or not, 0 .. LAYER_TENSORS-1 in the order of their files. */
+gdp_tensor *layer_tensor(layer *it, int index);
+
 /** Sequences, batch rows included. */
 int64_t sequences_of(const gdp_problem *problem);
 

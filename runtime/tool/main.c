@@ -13,8 +13,9 @@ static const struct {
     { "sample", command_sample, "write a random, well-formed input file" },
     { "run", command_run, "run a layer over a file, on one rank or several, and check it" },
     { "verify", command_verify, "compare random problems with the float64 reference" },
-    { "bench", command_bench, "time the workloads that count, beside a plain recurrence" },
+    { "bench", command_bench, "time the workloads that count" },
     { "emit", command_emit, "print the source of a generated kernel" },
+    { "compile", command_compile, "compile CUDA kernels, with no GPU, and say what they need" },
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
 

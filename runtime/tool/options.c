@@ -31,6 +31,15 @@ bool read_real(const char *text, double *value)
     return true;
 }
 
+bool read_arch(const char *text, size_t length, int64_t *arch)
+{
+    char digits[4] = "";
+    if (length >= 3 && strncmp(text, "sm_", 3) == 0) text += 3, length -= 3;
+    if (length < 2 || length > 3) return false;
+    memcpy(digits, text, length);
+    return read_integer(digits, 10, 999, arch);
+}
+
 static void print_help(const command_spec *command)
 {
     printf("usage: gdp %s [OPTION ...]%s%s\n\n%s\n\n", command->name,
@@ -98,6 +107,10 @@ static int store(const command_spec *command, const option_spec *option, const c
         if (read_target(text, option->value)) return GO_ON;
         return complain(command->name, "--%s is '%s'; accepted are auto, host, cuda, reference",
                         name, text);
+    case OPTION_ARCH:
+        if (read_arch(text, strlen(text), option->value)) return GO_ON;
+        return complain(command->name, "--%s is '%s'; accepted is an architecture like sm_90", name,
+                        text);
     }
     return EXIT_USAGE;
 }

@@ -25,4 +25,21 @@
             "of beta: bf16, f16 or f32", 0, 0                                                     \
     }
 
+/** --chunk, --segment, --block-v, --stages, --wave */
+#define CONFIG_OPTIONS(config)                                                                      \
+    { "chunk", 0, OPTION_INT, &(config)->chunk, "C", "tokens of a chunk", 1, 256 },                 \
+        { "segment", 0, OPTION_INT, &(config)->segment, "S", "chunks of a segment", 1, INT32_MAX }, \
+        { "block-v",  0,                                                                            \
+          OPTION_INT, &(config)->block_v,                                                           \
+          "COLUMNS",  "columns of the state in a task",                                             \
+          1,          256 },                                                                        \
+        { "stages",   0,                                                                            \
+          OPTION_INT, &(config)->stages,                                                            \
+          "N",        "chunks that a task holds at once (CUDA)",                                    \
+          1,          8 },                                                                          \
+    {                                                                                               \
+        "wave", 0, OPTION_INT, &(config)->wave, "N", "segments in work at once, backward", 1,       \
+            INT32_MAX                                                                               \
+    }
+
 #endif

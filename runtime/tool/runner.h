@@ -16,8 +16,9 @@ typedef struct run_settings {
 
 typedef struct run_report {
     gdp_config config;                 /* what ran */
-    double prepare, forward, backward; /* seconds; the shortest of all repetitions */
+    double prepare, forward, backward; /* seconds on the target; the shortest of all repetitions */
     double forward_median, backward_median;
+    double forward_launch, backward_launch; /* until the calls of the last one returned */
     size_t workspace, saved;
     char error[SENTENCE]; /* on failure */
 } run_report;
@@ -26,9 +27,18 @@ typedef struct run_report {
 gdp_status run_layer(const layer *it, const run_settings *settings, const results *out,
                      run_report *report);
 
-/** What run_layer does for ranks > 1. */
+/** What run_layer does for ranks > 1. Tensors of `it` and `out` are in the target's memory. */
 gdp_status run_group(const layer *it, const run_settings *settings, const results *out,
                      run_report *report);
+
+/** A call's time on the target and until it returns. start before the call, stop after it: waits
+ * until the target is done. */
+typedef struct stopwatch {
+    gdp_timer *timer;
+    double target, launch;
+} stopwatch;
+gdp_status stopwatch_start(stopwatch *watch);
+gdp_status stopwatch_stop(stopwatch *watch);
 
 /** Keeps this thread's last sentence in the report. */
 gdp_status keep_error(run_report *report, gdp_status status);
