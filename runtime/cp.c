@@ -293,8 +293,7 @@ gdp_status gdp_chunkwise_context_parallel(gdp_context *context, const gdp_comm *
     if (status == GDP_OK) status = check_side(context, backend);
     if (status == GDP_OK) status = gdp_problem_from_inputs(inputs, &problem);
     if (status == GDP_OK)
-        status =
-            gdpi_check_contents(context->target, &problem, inputs, context->check_values);
+        status = gdpi_check_contents(context->target, &problem, inputs, context->check_values);
     if (status == GDP_OK) status = gdpi_bind_outputs(&problem, outputs, &args);
     GDPI_TRY(create(context, comm, &problem, NULL, saved ? GDP_PLAN_BACKWARD : 0, backend, status,
                     &group));
@@ -334,8 +333,7 @@ gdp_status gdp_chunkwise_context_parallel_backward(gdp_context *context, const g
     if (status == GDP_OK) status = check_side(context, backend);
     if (status == GDP_OK) status = gdp_problem_from_inputs(inputs, &problem);
     if (status == GDP_OK)
-        status =
-            gdpi_check_contents(context->target, &problem, inputs, context->check_values);
+        status = gdpi_check_contents(context->target, &problem, inputs, context->check_values);
     if (status == GDP_OK) status = gdpi_bind_output_gradients(&problem, output_gradients, &args);
     if (status == GDP_OK) status = gdpi_bind_input_gradients(&problem, input_gradients, &args);
     GDPI_TRY(create(context, comm, &problem, NULL, GDP_PLAN_BACKWARD, backend, status, &group));

@@ -279,7 +279,8 @@ static void test_alignment(void **state)
     problem.dtype = GDP_DTYPE_F32;
     assert_int_equal(gdpi_check_alignment(GDP_TARGET_CUDA, &problem, &args), GDP_OK);
     args.q.data = data + 8;
-    refused(gdpi_check_alignment(GDP_TARGET_CUDA, &problem, &args), GDP_STATUS_INVALID_ARGUMENT, "q: data is");
+    refused(gdpi_check_alignment(GDP_TARGET_CUDA, &problem, &args), GDP_STATUS_INVALID_ARGUMENT,
+            "q: data is");
     problem.batch = 2, args.q.data = data;
     refused(gdpi_check_alignment(GDP_TARGET_CUDA, &problem, &args), GDP_STATUS_INVALID_ARGUMENT,
             "q: stride[0] is 3");
