@@ -14,6 +14,7 @@ usage: ./build.sh COMMAND
   test [FILTER]     the tests; FILTER: a regular expression of their names
   asan [FILTER]     the tests with the address and undefined-behaviour sanitizers
   tsan [FILTER]     the tests with the thread sanitizer
+  gpucheck          CUDA kernels under compute-sanitizer: memcheck, racecheck, synccheck, initcheck
   lint              format, lengths, freshness of generated text, cppcheck
   format            rewrite the C sources in the project's format
   bench [ARGS]      gdp bench
@@ -110,6 +111,18 @@ do_sanitized() {
     test_in "build-$name" "$filter"
 }
 
+# The kernels of a small grid of problems under each of CUDA's checkers, on a machine with a GPU.
+do_gpucheck() {
+    local tool
+    need_build
+    build_in build
+    export GDP_TEST_SMALL=1
+    build/tests/test_cuda # fills the kernel cache
+    for tool in memcheck racecheck synccheck initcheck; do
+        compute-sanitizer --tool "$tool" --error-exitcode 1 build/tests/test_cuda
+    done
+}
+
 do_install() {
     need_build
     build_in build
@@ -149,6 +162,7 @@ case $command in
         need lua5.4
         bash tests/test_golden.sh "$@"
         ;;
+    gpucheck) do_gpucheck ;;
     install) do_install "$@" ;;
     help | -h | --help) usage ;;
     *)

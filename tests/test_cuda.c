@@ -1,12 +1,12 @@
 /* source: tests/instance.c */
 /* timeout: 1200 */
 /* The CUDA target against the float64 recurrence, as test_host.c does for the host: a grid of shapes, types,
- * gates and packings, every kind of configuration, shards, repeated runs. GDP_EMULATED: a device
- * that is emulated on the processor takes fewer of each. */
+ * gates and packings, every kind of configuration, shards, repeated runs. On a
+ * device that is emulated (GDP_EMULATED) or watched (GDP_TEST_SMALL) fewer of each. */
 #include "instance.h"
 
 static gdp_context *cuda, *reference;
-static bool emulated;
+static bool few;
 
 typedef struct grid_class {
     const char *fields;
@@ -39,7 +39,7 @@ typedef struct grid_shape {
 static const grid_shape shapes[] = {
     { "batch=2 tokens=130 heads=2 value_heads=4", { 0 }, false, true },
     { "tokens=131 sequences=6 heads=2 value_heads=2", { 0, 1, 1, 65, 66, 100, 131 }, true, true },
-    { "batch=1 tokens=1 heads=1 value_heads=1", { 0 }, false, true },
+    { "batch=3 tokens=1 heads=4 value_heads=8", { 0 }, false, true },
     { "batch=2 tokens=33 heads=1 value_heads=2", { 0 }, false, false },
     { "tokens=70 sequences=2 heads=1 value_heads=3", { 0, 40, 60 }, true, true },
 };
@@ -75,7 +75,7 @@ static void test_grid(void **state)
     for (int c = 0; c < CLASSES; c++)
         for (int s = 0; s < SHAPES; s++)
             for (int g = 0; g < 5; g++, turn++) {
-                if (emulated && (turn + s) % 4) continue;
+                if (few && (turn + s) % 4) continue;
                 compare(&classes[c], &shapes[s], gates[g], configs[turn % 4]);
             }
 }
@@ -89,7 +89,7 @@ static void test_configurations(void **state)
         "chunk=32 block_v=32 stages=2", "chunk=24 block_v=128 segment=1 wave=2",
         "chunk=5 block_v=64 stages=4",  "chunk=1 block_v=128 segment=16 wave=5",
     };
-    const int count = emulated ? 4 : (int)(sizeof configs / sizeof *configs);
+    const int count = few ? 4 : (int)(sizeof configs / sizeof *configs);
     for (int i = 0; i < count; i++)
         for (int s = 0; s < 2; s++) compare(&classes[0], &shapes[s], GATE_NORMAL, configs[i]);
 }
@@ -101,14 +101,14 @@ static void test_bits(void **state)
     const char *fields =
         "dim_k=128 dim_v=128 num_householder=2 dtype=bf16 batch=2 tokens=300 heads=2 value_heads=4";
     static const char *const configs[] = { "segment=100", "segment=3 wave=4" };
-    instance *it = instance_create(emulated ? "dim_k=32 dim_v=32 tokens=150 heads=1 value_heads=2 "
-                                              "num_householder=2"
-                                            : fields,
+    instance *it = instance_create(few ? "dim_k=32 dim_v=32 tokens=150 heads=1 value_heads=2 "
+                                         "num_householder=2"
+                                       : fields,
                                    NULL, GATE_NORMAL, true, 3);
     for (int c = 0; c < 2; c++) {
         results *first = results_create(it);
         MUST(instance_run(cuda, configs[c], it, first, false, 0));
-        for (int run = 0; run < (emulated ? 2 : 50); run++) {
+        for (int run = 0; run < (few ? 2 : 50); run++) {
             results *again = results_create(it);
             MUST(instance_run(cuda, configs[c], it, again, false, run % 3 ? 0xFF : 0));
             expect_same_bits(again, first, "another run");
@@ -231,7 +231,7 @@ int main(void)
     };
     gdp_context_options options = GDP_CONTEXT_OPTIONS_INIT;
     options.target = GDP_TARGET_CUDA;
-    emulated = getenv("GDP_EMULATED") != NULL;
+    few = getenv("GDP_EMULATED") || getenv("GDP_TEST_SMALL");
     const gdp_status status = gdp_context_create(&options, &cuda);
     if (status == GDP_STATUS_NOT_AVAILABLE) {
         printf("skipped: %s\n", gdp_last_error());
