@@ -53,12 +53,12 @@ static gdp_status find_device(gdpi_cuda *cuda, int ordinal, bool *has_device)
         cuda->ordinal = ordinal;
         return GDPI_CU_CALL(cuda, cuDeviceGet, &cuda->device, ordinal);
     }
-    /* The driver numbers its handles as its ordinals. */
-    if (cuda->api.cuCtxGetDevice(&cuda->device) == GDPI_CU_SUCCESS) {
-        cuda->ordinal = cuda->device;
-        return GDP_OK;
-    }
-    return GDPI_CU_CALL(cuda, cuDeviceGet, &cuda->device, 0);
+    gdpi_cu_context current = NULL;
+    GDPI_TRY(GDPI_CU_CALL(cuda, cuCtxGetCurrent, &current));
+    if (!current) return GDPI_CU_CALL(cuda, cuDeviceGet, &cuda->device, 0);
+    GDPI_TRY(GDPI_CU_CALL(cuda, cuCtxGetDevice, &cuda->device));
+    cuda->ordinal = cuda->device; /* the driver numbers its handles as its ordinals */
+    return GDP_OK;
 }
 
 static gdp_status read_device(gdpi_cuda *cuda)

@@ -42,6 +42,7 @@ enum {
     X(cuDeviceGetAttribute, unsigned, (int *value, unsigned attribute, gdpi_cu_device device))  \
     X(cuDevicePrimaryCtxRetain, unsigned, (gdpi_cu_context * context, gdpi_cu_device device))   \
     X(cuDevicePrimaryCtxRelease_v2, unsigned, (gdpi_cu_device device))                          \
+    X(cuCtxGetCurrent, unsigned, (gdpi_cu_context * context))                                   \
     X(cuCtxGetDevice, unsigned, (gdpi_cu_device * device))                                      \
     X(cuCtxPushCurrent_v2, unsigned, (gdpi_cu_context context))                                 \
     X(cuCtxPopCurrent_v2, unsigned, (gdpi_cu_context * context))                                \
